@@ -115,6 +115,26 @@ int weft_file_try(uint8_t opcode, int32_t fd, uint64_t off, uint64_t addr, uint3
   return errno == EOPNOTSUPP || errno == EINTR ? -EAGAIN : -errno;
 }
 
+int weft_file_open_waits(int32_t fd, uint64_t off, uint64_t addr) {
+  struct open_how how = *(const struct open_how *)(uintptr_t)off;
+  if (how.flags & O_NONBLOCK) return 0;
+#ifdef RESOLVE_CACHED
+  struct stat st;
+  int looked, path;
+  how.flags = O_PATH | O_CLOEXEC | (how.flags & (O_NOFOLLOW | O_DIRECTORY));
+  how.mode = 0;
+  how.resolve |= RESOLVE_CACHED;
+  path = weft_openat2(fd, (const char *)(uintptr_t)addr, &how);
+  if (path < 0) return errno == EAGAIN || errno == EINVAL || errno == ENOSYS;
+  looked = fstat(path, &st);
+  close(path);
+  return looked < 0 || !(S_ISREG(st.st_mode) || S_ISDIR(st.st_mode));
+#else
+  (void)fd, (void)addr;
+  return 1;
+#endif
+}
+
 /* statx(2) on an open file. It does not wait for files of a local file system. */
 int weft_file_look(int fd, struct statx *out) {
   return statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, out) < 0 ? -errno : 0;

@@ -19,6 +19,7 @@ module Weft.FFI.File
     opNames,
     isWrite,
     isCall,
+    mayWaitForOthers,
 
     -- * Carrying one out
     tryOp,
@@ -115,6 +116,15 @@ opNames (Fd fd) first p n = Op callNames fd (if first then 0 else 1) (address p)
 -- | Whether io_uring has no such operation.
 isCall :: Op -> Bool
 isCall op = opCode op == callNames
+
+-- | Whether it opens something and may wait for another process, such as one that opens the other end of a named pipe.
+mayWaitForOthers :: Op -> IO Bool
+mayWaitForOthers op
+  | opCode op == #{const IORING_OP_OPENAT2} = (/= 0) <$> c_open_waits (opFd op) (opOff op) (opAddr op)
+  | otherwise = pure False
+
+foreign import ccall unsafe "weft_file_open_waits"
+  c_open_waits :: CInt -> Word64 -> Word64 -> IO CInt
 
 -- | As in @file.h@.
 callNames :: Word8

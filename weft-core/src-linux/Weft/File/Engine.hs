@@ -286,8 +286,10 @@ beginDirect e op handler = do
 
 beginWith :: Engine -> FileEngine -> Op -> (CInt -> IO ()) -> IO (IO ())
 beginWith e wanted op handler = do
-  ring <- if wanted == Threads || isCall op then pure Nothing else memberFor (engineRings e)
+  waits <- if rtsSupportsBoundThreads then mayWaitForOthers op else pure False
+  ring <- if waits || wanted == Threads || isCall op then pure Nothing else memberFor (engineRings e)
   case ring of
+    Nothing | waits -> beginApart op handler
     Just l
       | not stream -> cancel l <$> start l op handler
       | otherwise -> do
@@ -361,6 +363,30 @@ beginPooled op handler = do
       if r /= errInterrupted
         then pure r
         else if wanted == 1 then persist state else pure errCancelled
+
+-- | Run a call that may wait for another process on an OS thread of its own: it must not keep the pool's. States, in one
+-- word: 0 runs, 1 is to be ended early, 2 has ended.
+beginApart :: Op -> (CInt -> IO ()) -> IO (IO ())
+beginApart op handler = do
+  state <- newAtomicWords 1
+  runner <- mask_ (forkIO (persist state >>= \r -> writeWord state 0 2 >> handler r))
+  labelThread runner "weft file open"
+  pure $ do
+    found <- casWord state 0 0 1
+    when (found == 0) (void (forkIO (interrupt state runner 1000)))
+  where
+    persist state = do
+      r <- runOp op
+      if r /= errInterrupted
+        then pure r
+        else readWord state 0 >>= \found -> if found == 1 then pure errCancelled else persist state
+    -- An exception that comes just before the call does not interrupt it, so it is thrown until the call has ended.
+    interrupt state runner pause = do
+      found <- readWord state 0
+      when (found == 1) $ do
+        _ <- forkIO (throwTo runner Cancelled)
+        threadDelay pause
+        interrupt state runner (min 100000 (2 * pause))
 
 data Cancelled = Cancelled
   deriving (Show)

@@ -29,6 +29,7 @@ where
 
 import Control.Monad (unless)
 import Control.Monad.IO.Class (MonadIO (..))
+import Data.Bits ((.&.))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Internal as B (fromForeignPtr, mallocByteString, toForeignPtr)
@@ -36,11 +37,11 @@ import Data.Int (Int64)
 import Data.Word (Word8)
 import Foreign.C.Error (Errno (..), eINVAL, eSPIPE)
 import Foreign.C.Types (CInt)
-import Foreign.ForeignPtr (ForeignPtr, mallocForeignPtrBytes, touchForeignPtr, withForeignPtr)
+import Foreign.ForeignPtr (ForeignPtr, mallocForeignPtrBytes, plusForeignPtr, touchForeignPtr, withForeignPtr)
 import Foreign.ForeignPtr.Unsafe (unsafeForeignPtrToPtr)
-import Foreign.Ptr (Ptr, plusPtr)
+import Foreign.Ptr (Ptr, WordPtr (..), plusPtr, ptrToWordPtr)
 import Foreign.Storable (poke, pokeByteOff, sizeOf)
-import GHC.ForeignPtr (mallocPlainForeignPtrAlignedBytes)
+import GHC.ForeignPtr (mallocPlainForeignPtrBytes)
 import System.Posix.Types (Fd)
 import Weft.FFI.File
 import Weft.File.Engine
@@ -80,8 +81,16 @@ bufferFor file count
 
 -- | Memory of that size at an address that is a multiple of 4096, for files that
 -- are opened with 'Weft.File.openDirect'.
+--
+-- It is a part of a larger array: newAlignedPinnedByteArray# of GHC 9.0 places small arrays with this alignment behind
+-- the end of their block.
 alignedBuffer :: Count -> IO (ForeignPtr Word8)
-alignedBuffer (Count count) = mallocPlainForeignPtrAlignedBytes (max 1 count) 4096
+alignedBuffer (Count count) = do
+  memory <- mallocPlainForeignPtrBytes (max 1 count + alignment - 1)
+  let WordPtr start = ptrToWordPtr (unsafeForeignPtrToPtr memory)
+  pure (memory `plusForeignPtr` (fromIntegral (negate start) .&. (alignment - 1)))
+  where
+    alignment = 4096
 
 -- | 'Weft.File.writeAt'.
 writeAt :: MonadIO m => ThreadOps m -> File -> Offset -> ByteString -> m ()

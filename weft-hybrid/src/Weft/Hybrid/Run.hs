@@ -10,21 +10,25 @@ module Weft.Hybrid.Run
   )
 where
 
+import Control.Concurrent (myThreadId)
 import Control.Concurrent.MVar
 import Control.Exception hiding (MaskingState (..))
 import Control.Monad (void, when)
+import Foreign.StablePtr (freeStablePtr, newStablePtr)
 import Weft.Hybrid.Monad
 import Weft.Hybrid.Park (identified, newThread)
 import qualified Weft.Hybrid.Park as Park
 import Weft.Hybrid.Scheduler
 import Weft.Hybrid.Thread
 import Weft.Hybrid.Trace
+import Weft.Hybrid.Weak (weakly, whatIsLeft)
 import Weft.Sys (readWord)
 
 -- | Run a hybrid thread on the program's scheduler and wait for it. Returns its result, or throws its
 -- exception; a user error if it ended by 'ret'. An asynchronous exception that the calling thread gets meanwhile is
 -- raised in the hybrid thread. When that has ended, it is thrown in the calling thread,
--- unless the hybrid thread ended with another exception.
+-- unless the hybrid thread ended with another exception. A deadlock of the
+-- hybrid thread is raised in that one.
 run :: Hybrid a -> IO a
 run body = currentScheduler >>= (`runIn` body)
 
@@ -41,15 +45,19 @@ runIn scheduler body = mask $ \restore -> do
   -- thread before the box is full.
   submit scheduler (masked t) . taskOf $
     (Right <$> withMask Unmasked body) `catchAny` (pure . Left) >>= nonBlocking . putMVar box
+  -- If both threads wait for ever, GHC finds the caller first, and the hybrid thread would be alive as a part of it. So
+  -- the caller never counts as deadlocked, and refers to the hybrid thread weakly: a deadlock is raised there, and what
+  -- that leads to comes through the box.
+  reference <- weakly (threadState t) t (pure ())
   let await = try (restore (takeMVar box)) >>= either passOn (either throwIO pure)
       passOn e = do
         place <- placeIn scheduler
-        Park.throwTo place t e
+        whatIsLeft reference >>= mapM_ (\thread -> Park.throwTo place thread e)
         -- Without loops the thread does not run any more.
         loops <- readWord (schedulerStop scheduler) 1
         when (loops > 0) (void await)
         throwIO (e :: SomeException)
-  await
+  bracket (myThreadId >>= newStablePtr) freeStablePtr (const await)
   where
     masked t = With (extraOf Plain) {extraMask = Masked, extraThread = Known t}
     noResult = toException (userError "Weft.Hybrid.run: the thread has ended without a result")

@@ -17,6 +17,7 @@ import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Hybrid hiding (MVar, newEmptyMVar, putMVar, readMVar, takeMVar)
 import qualified Weft.Hybrid as H
+import qualified Weft.Hybrid.STM as STM
 
 tests :: IO Scheduler -> TestTree
 tests scheduler =
@@ -211,6 +212,15 @@ deadlock = within "deadlock" $ do
     eventually "all told" (collect >> (== 10) <$> readIORef told)
     names <- readIORef reported
     length names @?= 10
+    -- The thread of 'runIn' handles its own, and goes on.
+    forM_
+      [ (H.newEmptyMVar >>= H.takeMVar) `catch` (\E.BlockedIndefinitelyOnMVar -> pure ()),
+        (nonBlocking (STM.newTVarIO False) >>= \var -> STM.atomically (STM.readTVar var >>= \set -> if set then pure () else STM.retry)) `catch` (\E.BlockedIndefinitelyOnSTM -> pure ())
+      ]
+      $ \stuck -> do
+        finished <- newEmptyMVar
+        _ <- forkIO' finished (runIn s (stuck >> sleep (milliseconds 20) >> pure ()))
+        outcomeOf finished >>= either (assertFailure . show) pure
     -- In a thread that no time limit refers to.
     box <- newEmptyMVar
     _ <- forkIO' box (runIn s (H.newEmptyMVar >>= H.takeMVar))

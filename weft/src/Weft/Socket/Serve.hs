@@ -57,6 +57,7 @@ import Foreign.C.Error
     ePROTO,
   )
 import GHC.Conc (labelThread)
+import GHC.Foreign (withCStringLen)
 import GHC.IO.Exception (IOException (ioe_errno))
 import Network.Socket
   ( AddrInfo (..),
@@ -70,7 +71,7 @@ import Network.Socket
     getAddrInfo,
   )
 import qualified Network.Socket as N
-import System.IO (hPutStrLn, stderr)
+import System.IO (hPutBuf, stderr, utf8)
 import System.IO.Error (catchIOError)
 import Weft.Blocking (blocking)
 import Weft.Core.Descriptor (prepareDescriptor)
@@ -121,7 +122,10 @@ reportException :: Maybe SockAddr -> SomeException -> IO ()
 reportException peer e
   | Just io <- fromException e, fmap Errno (ioe_errno io) `elem` map Just [ePIPE, eCONNRESET] = pure ()
   | Just async <- fromException e, async `elem` [ThreadKilled, UserInterrupt] = pure ()
-  | otherwise = hPutStrLn stderr ("weft: " <> maybe "accept" show peer <> ": " <> displayException e)
+  | otherwise = withCStringLen utf8 line (\(p, n) -> hPutBuf stderr p n)
+  where
+    -- By one write: standard error has no buffer, so the characters of several reports would mingle.
+    line = "weft: " <> maybe "accept" show peer <> ": " <> displayException e <> "\n"
 
 -- | A server that runs.
 data Server = Server

@@ -5,17 +5,20 @@ module Files.Contents
   )
 where
 
-import Control.Monad (foldM, forM_, unless)
+import Control.Exception (try)
+import Control.Monad (foldM, forM, forM_, unless, when)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Unsafe as B (unsafePackCStringLen, unsafeUseAsCStringLen)
 import Foreign.C.Error (eINVAL)
 import Foreign.ForeignPtr (withForeignPtr)
 import Foreign.Marshal.Alloc (allocaBytes)
 import Foreign.Marshal.Utils (copyBytes, fillBytes)
-import Foreign.Ptr (castPtr, plusPtr)
+import Foreign.Ptr (castPtr, plusPtr, ptrToWordPtr)
+import GHC.IO.Exception (IOErrorType (InvalidArgument))
 import Harness
 import System.FilePath ((</>))
-import System.IO.Error (ioeGetFileName)
+import System.IO.Error (ioeGetErrorType, ioeGetFileName)
+import System.Mem (performGC)
 import qualified System.Posix.Files as Posix
 import Test.Tasty
 import Test.Tasty.HUnit
@@ -35,6 +38,8 @@ tests =
       testCase "strings are written one later the other" manyStrings,
       testCase "past the page cache" direct,
       testCase "written past the page cache, whole, in blocks and in parts" directWrites,
+      testCase "aligned memory is where it was allocated" alignedMemory,
+      testCase "a few bytes past the page cache" smallDirect,
       testCase "memory that is not aligned is an error with the file's name" misaligned,
       testCase "chunks are the file" chunks,
       testCase "space set aside counts" allocated,
@@ -131,6 +136,26 @@ directWrites = withFolder $ \folder -> do
     assertBool ("other bytes in the parts of round " <> show round') (again == mine)
   where
     most = 2097152
+
+alignedMemory :: Assertion
+alignedMemory = forM_ [1, 100, 512, 2048, 3000, 3200, 3300, 4096, 10000] $ \size -> do
+  pieces <- forM [1 .. 200 :: Int] $ \i -> do
+    memory <- alignedBuffer (Count size)
+    withForeignPtr memory $ \p -> do
+      ptrToWordPtr p `mod` 4096 @?= 0
+      fillBytes p (fromIntegral i) size
+    when (i `mod` 20 == 0) performGC
+    pure (i, memory)
+  forM_ pieces $ \(i, memory) -> withForeignPtr memory $ \p -> do
+    bytes <- B.packCStringLen (castPtr p, size)
+    assertBool ("other bytes, of " <> show size) (B.all (== fromIntegral i) bytes)
+
+smallDirect :: Assertion
+smallDirect = withBytes 65536 $ \path -> withFile reading {openDirect = True} path $ \file -> forM_ [1 .. 300 :: Int] $ \i -> do
+  -- A device with blocks of 4096 bytes refuses it.
+  r <- try (readAt file 0 512)
+  either (\e -> ioeGetErrorType e @?= InvalidArgument) (@?= marked 0 512) r
+  when (i `mod` 10 == 0) performGC
 
 misaligned :: Assertion
 misaligned = withBytes 65536 $ \path -> withFile reading {openDirect = True} path $ \file -> do

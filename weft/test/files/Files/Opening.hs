@@ -5,15 +5,17 @@ module Files.Opening
   )
 where
 
-import Control.Monad (forM_)
+import Control.Concurrent (threadDelay)
+import Control.Monad (forM, forM_)
 import qualified Data.ByteString as B
+import Data.IORef
 import Data.List (isInfixOf)
 import Foreign.C.Error (Errno (..), eINVAL, eLOOP, eNOTDIR, eXDEV)
 import Harness
 import System.Directory (createDirectory)
 import System.FilePath ((</>))
 import System.IO.Error
-import System.Posix.Files (createSymbolicLink)
+import System.Posix.Files (createNamedPipe, createSymbolicLink)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.File
@@ -31,8 +33,38 @@ tests =
       testCase "a name with a zero byte" zero,
       testCase "no way out of a directory" beneath,
       testCase "a directory is not a file to be read" folderRead,
-      testCase "a closed file says so" closed
+      testCase "a closed file says so" closed,
+      testCase "a named pipe opens when its other end is opened" pipes,
+      testCase "many opens of named pipes that wait keep no file waiting" manyPipes
     ]
+
+-- | fifo(7).
+pipes :: Assertion
+pipes = forM_ [("a writer", True, reading {openAccess = WriteOnly}), ("a writer that creates", True, writing), ("a reader", False, reading)] $ \(name, writes, mode) -> withFolder $ \folder -> do
+  let path = folder </> "pipe"
+  createNamedPipe path 0o600
+  opened <- newIORef False
+  first <- start . withFile mode path $ \file -> do
+    writeIORef opened True
+    if writes then B.empty <$ writeNext file hello else readNext file 100
+  threadDelay 50000
+  readIORef opened >>= \early -> assertBool (name <> " did not wait") (not early)
+  got <- finishes name . withFile (if writes then reading else writing) path $ \file -> if writes then readNext file 100 else B.empty <$ writeNext file hello
+  got' <- result name first
+  got <> got' @?= hello
+  where
+    hello = B.pack [104, 105]
+
+manyPipes :: Assertion
+manyPipes = withBytes 65536 $ \regular -> withFolder $ \folder -> do
+  waiting <- forM [1 .. 24 :: Int] $ \i -> do
+    let path = folder </> show i
+    createNamedPipe path 0o600
+    start (withFile reading path (const (pure ())))
+  forM_ [1 .. 20 :: Int] $ \_ -> do
+    got <- finishes "a read" (withFile reading {openDirect = True} regular (\file -> readAt file 0 4096))
+    got @?= marked 0 4096
+  mapM_ stop waiting
 
 missing :: Assertion
 missing = withFolder $ \folder -> do
