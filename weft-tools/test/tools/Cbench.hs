@@ -27,7 +27,7 @@ tests :: FilePath -> TestTree
 tests program =
   testGroup "cbench" $
     concat [map ($ version) [onlyOnce program, loses program, givesUp program, oneAtATime program, atARate program, echoes program, connecting program, realController program] | version <- [V10, V13]]
-      <> [hangsUp program, nobody program, arguments program]
+      <> [hangsUp program, unfinished program, nobody program, arguments program]
 
 -- Fake controllers --------------------------------------------------------------------------
 
@@ -290,6 +290,24 @@ hangsUp program = testCase "a controller that hangs up" $ do
   ((code, said, metric), _) <- withFake V10 B.empty (\n buffer -> if n > 20 then fail "enough" else pure (packetOut V10 buffer)) $ \address -> run program V10 address ["--switches", "2", "--outstanding", "1"]
   assertEqual said (ExitFailure 1) code
   (metric "lost_switches_count", metric "total_unique_count") @?= (2, 40)
+
+-- | ERROR, HELLO_FAILED, of version 1.4; and a controller that says nothing.
+unfinished :: FilePath -> TestTree
+unfinished program = testGroup "a controller that does not finish the handshake" $
+  [ testCase name . answering reply $ \address -> do
+      (code, said) <- outcome program [] ["cbench", "--controller", address, "--switches", "1", "--seconds", "1"]
+      (code, why `isInfixOf` said) @?= (ExitFailure 1, True)
+    | (name, reply, why) <-
+        [ ("it refuses the version", B.pack [5, 1, 0, 12, 0, 0, 0, 0, 0, 0, 0, 0], "HELLO_FAILED"),
+          ("it is silent", B.empty, "within ten seconds")
+        ]
+  ]
+  where
+    answering reply act = bracket (socket AF_INET Stream defaultProtocol) close $ \l -> do
+      bind l (SockAddrInet 0 (tupleToHostAddress (127, 0, 0, 1)))
+      listen l 1
+      port <- socketPort l
+      bracket (forkIO (accept l >>= \(s, _) -> sendAll s reply >> threadDelay 60000000 >> close s)) killThread (\_ -> act ("127.0.0.1:" <> show port))
 
 nobody :: FilePath -> TestTree
 nobody program = testCase "a port without a controller" $ do

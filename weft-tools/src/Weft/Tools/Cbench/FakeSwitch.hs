@@ -40,7 +40,7 @@ import Foreign.Marshal.Utils (copyBytes)
 import Foreign.Ptr (Ptr, castPtr, plusPtr)
 import Foreign.Storable (pokeByteOff)
 import GHC.Clock (getMonotonicTimeNSec)
-import Weft.Duration (Duration, nanoseconds)
+import Weft.Duration (Duration, nanoseconds, seconds)
 import Weft.OpenFlow.Message
 import Weft.OpenFlow.Types
 import Weft.OpenFlow.Wire
@@ -106,7 +106,8 @@ data Sent = Sent !Int !Int !Int
 newtype Unanswered = Unanswered String
   deriving (Show)
 
-instance Exception Unanswered
+instance Exception Unanswered where
+  displayException (Unanswered why) = why
 
 -- | The switch with the given number, from 1 on, on a connection.
 newFakeSwitch :: Shape -> Int -> Socket -> IO FakeSwitch
@@ -133,17 +134,23 @@ latencies = fakeTimes
 
 -- Messages --------------------------------------------------------------------------------
 
--- | Send HELLO, and answer until the controller knows the switch. The result is the bytes that were received after
--- that.
+-- | Send HELLO, and answer until the controller knows the switch, for ten seconds at most. The result is the bytes that
+-- were received after that. Throws 'Unanswered' if the controller refuses the version, or the time is over.
 handshake :: FakeSwitch -> IO ByteString
 handshake f = do
   sendAll (fakeSocket f) (bytesOf f 1 (Hello []))
   known <- newIORef False
+  deadline <- deadlineIn (seconds 10)
   let go s = do
-        rest <- messages f (onMessage f known) s
+        rest <- messages f (\h message -> when (refuses message) (throwIO refused) >> onMessage f known h message) s
         done <- readIORef known
-        if done then pure rest else receive f rest >>= go
+        if done then pure rest else receiveBefore f deadline rest >>= maybe (throwIO late) go
   go B.empty
+  where
+    -- ERROR of the type OFPET_HELLO_FAILED, in any version (OpenFlow 1.3.5, 6.3.1).
+    refuses message = B.length message >= 10 && B.index message 1 == 1 && B.take 2 (B.drop 8 message) == B.pack [0, 0]
+    refused = Unanswered "the controller refused the version of OpenFlow (HELLO_FAILED)"
+    late = Unanswered "the controller did not ask for the switch's features within ten seconds"
 
 -- | Append received bytes to the ones that are left; 'Nothing' if the deadline has passed before.
 receiveBefore :: FakeSwitch -> Instant -> ByteString -> IO (Maybe ByteString)
