@@ -66,6 +66,9 @@ tests program folder =
         out <- inNamespace program folder [] "serve --send-buffer 50000 --metrics everybody --drain 0; exec 3<>/dev/tcp/10.9.0.2/80; printf 'GET /large HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n' >&3; until $W tcp connections http://10.9.0.2 --rows 1 | tee $T/table | awk '/^ESTABLISHED/ && $6 + $7 >= 50000 {full = 1} END {exit !full}'; do sleep 0.1; done; cat $T/table"
         -- What is in flight, and what is not sent yet.
         [sum (map read (take 2 (drop 5 (words l)))) | l <- lines out, "ESTABLISHED" `isPrefixOf` l] @?= [50000 :: Int],
+      testCase "serve --stack ends with the error when its device is deleted" $ do
+        out <- inNamespace program folder [] "serve; P=$!; ip link del weft0; timeout 30 tail --pid=$P -f /dev/null || kill -9 $P; wait $P || echo status $?"
+        mapM_ (contains out) ["status 1", "weft: the listening socket failed: Network is down"],
       testCase "serve --stack warns if no packet can reach the stack" $ do
         out <- inNamespace program folder [] "for s in weft1,10.9.0.2 weft0,10.9.0.1 weft0,10.9.0.2; do echo $s; timeout 2 $W serve $SITE --stack tun:$s --port 80 2>&1 | grep warning || true; done"
         lines out

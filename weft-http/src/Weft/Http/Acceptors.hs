@@ -15,9 +15,9 @@ where
 import Control.Concurrent
 import Control.Concurrent.STM
 import Control.Exception
-import Control.Monad (forM, unless)
+import Control.Monad (forM)
 import qualified Data.Set as Set
-import Foreign.C.Error (Errno (..), eBADF)
+import Foreign.C.Error
 import GHC.Conc (labelThread)
 import GHC.IO.Exception (IOException (..))
 import Network.Socket (SockAddr)
@@ -32,23 +32,29 @@ data Acceptors
   = Sockets !W.Server
   | Transports !SockAddr ![Listener] !Accepted
 
--- | The threads of accepted connections, and the number of acceptors. An acceptor adds a thread before it runs; the
--- thread removes itself at its end. As long as an acceptor runs, it may have accepted a connection whose thread is not
--- in the set yet.
-data Accepted = Accepted !(TVar (Set.Set ThreadId)) !(TVar Int)
+-- | The threads of accepted connections, the number of acceptors, and the first error that ended one of them. An
+-- acceptor adds a thread before it runs; the thread removes itself at its end. As long as an acceptor runs, it may have
+-- accepted a connection whose thread is not in the set yet.
+data Accepted = Accepted !(TVar (Set.Set ThreadId)) !(TVar Int) !(TVar (Maybe IOException))
 
 -- | Accept from the kernel's sockets, which count their connections themselves.
 fromSockets :: W.Server -> Acceptors
 fromSockets = Sockets
 
 -- | Accept from listeners of any transport, at least one, while an action runs. Each connection
--- has a thread. When the action ends, the listeners are closed and the remaining threads are killed.
-withTransports :: [Listener] -> (Connection -> SockAddr -> IO ()) -> (Acceptors -> IO a) -> IO a
-withTransports listeners handler act = do
-  accepted@(Accepted threads acceptors) <- Accepted <$> newTVarIO Set.empty <*> newTVarIO 0
-  let start = forM listeners $ \l -> do
+-- has a thread. When the action ends, the listeners are closed and the remaining threads are killed. The first function
+-- is called with the errors of listeners, except those of one connection.
+withTransports :: (SomeException -> IO ()) -> [Listener] -> (Connection -> SockAddr -> IO ()) -> (Acceptors -> IO a) -> IO a
+withTransports report listeners handler act = do
+  accepted@(Accepted threads acceptors failure) <- Accepted <$> newTVarIO Set.empty <*> newTVarIO 0 <*> newTVarIO Nothing
+  let ended l e = do
+        atomically (modifyTVar' failure (maybe (Just e) Just))
+        listenerClose l
+        reported report e
+      start = forM listeners $ \l -> do
         atomically (modifyTVar' acceptors (+ 1))
-        t <- forkIOWithUnmask (\unmask -> unmask (acceptLoop threads handler l) `finally` atomically (modifyTVar' acceptors (subtract 1)))
+        t <- forkIOWithUnmask $ \unmask ->
+          unmask (acceptLoop report threads handler l >>= mapM_ (ended l)) `finally` atomically (modifyTVar' acceptors (subtract 1))
         t <$ labelThread t "weft http accept"
       stop running = do
         mapM_ listenerClose listeners
@@ -60,16 +66,37 @@ withTransports listeners handler act = do
       l : _ -> listenerAddress l
       [] -> throw (userError "Weft.Http: no listener")
 
--- | Accept until the listener is closed. After another error, for example if no descriptor is left, pause briefly and
--- retry.
-acceptLoop :: TVar (Set.Set ThreadId) -> (Connection -> SockAddr -> IO ()) -> Listener -> IO ()
-acceptLoop threads handler l = do
-  next <- try (mask_ (listenerAccept l >>= serve))
-  case next of
-    Right () -> acceptLoop threads handler l
-    Left e -> unless (isClosed e) (W.threadDelay 10000 >> acceptLoop threads handler l)
+-- | Call the function with an error. What it throws is dropped, except asynchronous exceptions.
+reported :: (SomeException -> IO ()) -> IOException -> IO ()
+reported report e = report (toException e) `catch` failed
   where
-    isClosed e = let Errno badf = eBADF in ioe_errno e == Just badf
+    failed :: SomeException -> IO ()
+    failed thrown = case fromException thrown of
+      Just (SomeAsyncException _) -> throwIO thrown
+      Nothing -> pure ()
+
+-- | Accept until the listener is closed or fails; then its error is returned. After errors of one connection, and if no
+-- descriptor or memory is left, pause and retry.
+acceptLoop :: (SomeException -> IO ()) -> TVar (Set.Set ThreadId) -> (Connection -> SockAddr -> IO ()) -> Listener -> IO (Maybe IOException)
+acceptLoop report threads handler l = go (0 :: Int)
+  where
+    -- Given how many times in a row there was no network.
+    go down = do
+      next <- try (mask_ (listenerAccept l >>= serve))
+      case next of
+        Right () -> go 0
+        Left e
+          | is [eBADF] e -> pure Nothing
+          | is passing e -> W.threadDelay 10000 >> go 0
+          | is exhausted e -> reported report e >> W.threadDelay 100000 >> go 0
+          | is [eNETDOWN] e, down < 100 -> W.threadDelay 10000 >> go (down + 1)
+          | otherwise -> pure (Just e)
+    is errnos e = fmap Errno (ioe_errno e) `elem` map Just errnos
+    -- As in "Weft.Socket": errors of the one connection that was to be accepted (accept(2), \"Error handling\"). ENETDOWN
+    -- is one of them, of the kernel's sockets; with other listeners it is the end of their network. For a second it may
+    -- be either.
+    passing = [eCONNABORTED, ePROTO, ePERM, eNOPROTOOPT, eHOSTDOWN, eNONET, eHOSTUNREACH, eOPNOTSUPP, eNETUNREACH]
+    exhausted = [eMFILE, eNFILE, eNOBUFS, eNOMEM]
     serve c = do
       counted <- newEmptyMVar
       t <- forkIOWithUnmask $ \unmask -> do
@@ -88,17 +115,18 @@ acceptorsAddress (Transports a _ _) = a
 -- | The number of connections.
 acceptorsConnections :: Acceptors -> IO Int
 acceptorsConnections (Sockets s) = W.serverConnections s
-acceptorsConnections (Transports _ _ (Accepted threads _)) = Set.size <$> readTVarIO threads
+acceptorsConnections (Transports _ _ (Accepted threads _ _)) = Set.size <$> readTVarIO threads
 
--- | Block until no socket or listener accepts any more.
+-- | Block until no socket or listener accepts any more. Throws the first error that ended one, if any.
 waitAcceptors :: Acceptors -> IO ()
 waitAcceptors (Sockets s) = W.waitServer s
-waitAcceptors (Transports _ _ (Accepted _ acceptors)) = atomically (readTVar acceptors >>= check . (== 0))
+waitAcceptors (Transports _ _ (Accepted _ acceptors failure)) =
+  atomically (readTVar acceptors >>= check . (== 0) >> readTVar failure) >>= mapM_ throwIO
 
 -- | Stop accepting, and wait for the given time for the connections to end; 'True' if all did.
 drainAcceptors :: Acceptors -> Duration -> IO Bool
 drainAcceptors (Sockets s) patience = W.drainServer s patience
-drainAcceptors (Transports _ listeners (Accepted threads acceptors)) patience = do
+drainAcceptors (Transports _ listeners (Accepted threads acceptors _)) patience = do
   mapM_ listenerClose listeners
   done <- within patience . atomically $ do
     readTVar acceptors >>= check . (== 0)

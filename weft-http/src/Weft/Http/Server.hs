@@ -129,7 +129,7 @@ withServerWith options settings app act = do
     listening server handler inner = case (optionTransports options, optionListeners options) of
       (transports@(first : _), _) -> do
         serverOnListen server (listenerAddress first)
-        withTransports transports handler inner
+        withTransports (settingsOnException settings Nothing) transports handler inner
       ([], []) -> withListeners settings server (ofSocket handler) (inner . fromSockets)
       ([], listeners) -> W.withServerOn server listeners (ofSocket handler) (inner . fromSockets)
     ofSocket handler sock peer = do

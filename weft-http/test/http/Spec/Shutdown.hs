@@ -16,7 +16,9 @@ import Control.Monad (forM_, void, when)
 import qualified Data.ByteString as B
 import Data.IORef
 import Data.String (fromString)
+import Foreign.C.Error (Errno, eCONNABORTED, eINVAL, eMFILE, eNETDOWN, errnoToIOError)
 import GHC.Clock (getMonotonicTime)
+import GHC.IO.Exception (IOException (ioe_description))
 import Network.Wai (Application)
 import Test.Tasty
 import Test.Tasty.HUnit
@@ -35,6 +37,13 @@ tests on =
           -- The connection's own timeout is 30 seconds, so it was not what ended it.
           drainServer server (seconds 20) >>= (@?= True)
           hearEnd client >>= (@?= ""),
+      testOn on "a listener that fails ends the server, with its error, which is reported" . forM_ [eINVAL, eNETDOWN] $ \errno -> do
+        (said, ended) <- failing (replicate 1000 errno)
+        fmap ioe_description ended @?= Just (ioe_description (errnoToIOError "" errno Nothing Nothing))
+        length said @?= 1,
+      testOn on "errors of one connection, and of descriptors that are used up, do not end it" $ do
+        (_, ended) <- failing (concat (replicate 3 [eCONNABORTED, eMFILE, eNETDOWN]))
+        ended @?= Nothing,
       testOn on "a slow request is answered, and new connections are refused" . reporting $ \begun server port ->
         withClient port $ \client -> do
           ask client "/slow?n=700" []
@@ -199,6 +208,29 @@ reporting act = do
 
 reported :: MVar () -> Application
 reported begun request respond = putMVar begun () >> application request respond
+
+-- | What the listener's accepts throw, one after the other; then they succeed. Returns what the server reports, and the
+-- error of 'waitServer', unless a client was served before.
+failing :: [Errno] -> IO ([String], Maybe IOException)
+failing errors = do
+  net <- memoryTransport 65536
+  l <- transportListen net (W.SockAddrUnix "")
+  left <- newIORef errors
+  told <- newIORef []
+  let next es = case es of
+        [] -> ([], Nothing)
+        e : rest -> (rest, Just e)
+      broken = l {listenerAccept = atomicModifyIORef' left next >>= maybe (listenerAccept l) (\e -> ioError (errnoToIOError "accept" e Nothing Nothing))}
+      settings = setOnException (\_ e -> atomicModifyIORef' told (\es -> (show e : es, ()))) defaultSettings
+  ended <- withServerWith defaultOptions {optionTransports = [broken]} settings application $ \server ->
+    within 20 "the end or a response" (race (try (waitServer server)) (served net server))
+  said <- readIORef told
+  pure (said, either (either Just (const Nothing)) (const Nothing) ended)
+  where
+    served net server = do
+      client <- transportConnect net noDeadline (serverAddress server)
+      connSendBytes client noDeadline "GET /hello HTTP/1.1\r\nHost: test\r\n\r\n"
+      connReceive client noDeadline 65536 <* connClose client
 
 -- | A client connects, and a drain begins a moment later. When the drain reports that no connection is left, none is.
 acceptedAtTheEnd :: Int -> Assertion

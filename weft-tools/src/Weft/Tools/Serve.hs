@@ -12,12 +12,13 @@ import Control.Concurrent (forkIO, getNumCapabilities, setNumCapabilities)
 import Control.Concurrent.Async (mapConcurrently)
 import Control.Concurrent.Chan
 import Control.Concurrent.MVar
-import Control.Exception (IOException, catch, displayException, try)
+import Control.Exception (catch, displayException, try)
 import Control.Monad (forM_, unless, void, when)
 import Data.List (intercalate, isPrefixOf, isSuffixOf)
 import qualified Data.Map.Strict as Map
 import Data.Maybe (isNothing)
 import Data.String (fromString)
+import GHC.IO.Exception (IOException (ioe_description))
 import Network.Wai (Application)
 import Options.Applicative hiding (command)
 import qualified Options.Applicative as Options
@@ -55,7 +56,7 @@ serveCommand completing = Options.command "serve" (info (serve <$> arguments com
     paragraphs = vsepChunks (map (vcatChunks . map stringChunk) helpText)
 
 -- | Events of a running server: a signal to shut down, SIGHUP, and a failure of a listening socket.
-data Event = ShutDown | Reload | ListenerFailed
+data Event = ShutDown | Reload | ListenerFailed !(Maybe IOException)
 
 serve :: Arguments -> IO ()
 serve given = do
@@ -82,7 +83,7 @@ serve given = do
           siteListens site server
           mapM_ (siteStack site) st
           announce sources choice (not (null inherited)) addresses
-          forM_ (server : redirecting) (\s -> void (forkIO ((try (waitServer s) :: IO (Either IOException ())) >> writeChan events ListenerFailed)))
+          forM_ (server : redirecting) (\s -> void (forkIO (try (waitServer s) >>= writeChan events . ListenerFailed . either Just (const Nothing))))
           notify Ready
           running (Process given site tls (server : redirecting) events) fromFile settings
   where
@@ -149,7 +150,7 @@ running :: Process -> Map.Map String Given -> Settings -> IO ()
 running process given settings = do
   event <- readChan (processEvents process)
   case event of
-    ListenerFailed -> logInfo "weft: the listening socket failed" >> exitWith (ExitFailure 1)
+    ListenerFailed why -> logError ("weft: the listening socket failed" <> maybe "" ((": " <>) . ioe_description) why) >> exitWith (ExitFailure 1)
     Reload -> reload process given settings >>= uncurry (running process)
     ShutDown -> do
       notify Stopping
