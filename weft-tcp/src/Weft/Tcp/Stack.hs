@@ -92,7 +92,7 @@ data StackSettings = StackSettings
     -- | The maximum number of closed connections whose peer has not closed, too, or has not acknowledged all data. Each
     -- keeps its data. Above it, the oldest are reset.
     maxOrphans :: !Int,
-    -- | SYNs that are answered by a cookie, a second. Above this rate, a SYN is answered when it comes a second time, as
+    -- | SYNs that are answered by a cookie, a second; a tenth of them at once. Above this rate, a SYN is answered when it comes a second time, as
     -- those of clients do: a client then waits a second longer for its connection, and the packets of all are not lost
     -- in front of a stack that does nothing but answer.
     stackCookieRate :: !Int,

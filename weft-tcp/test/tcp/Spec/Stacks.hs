@@ -54,6 +54,7 @@ tests =
       testCase "a SYN that arrives together with a reset of the connection on its ports opens another one" resetAndSyn,
       testCase "a SYN with ECE and CWR is answered" ecn,
       testCase "of a flood, SYNs that come twice are answered" floodFiltered,
+      testCase "1,000 SYNs at once are answered at once" burst,
       testCase "forged cookies are refused" forged,
       testCase "a valid cookie is refused if none was sent" cookieUnsent,
       testCase "closing is not interrupted, and sends a FIN, while a step of the connection runs" closeInterrupted,
@@ -302,19 +303,32 @@ floodFiltered = withLone (\s -> (onlyCookies s) {stackCookieRate = 1000}) $ \st 
       flooded from = sum <$> mapM (\n -> forge n >> (length <$> sent)) [from .. from + 20000 :: Int]
   begun <- getMonotonicTime
   answered <- flooded 1
-  -- A SYN that is among the first of its period is answered, and not remembered.
+  -- A SYN that comes when the rate allows it is answered, and not remembered.
   let unanswered = replicateM_ 20 (forge 60000) >> sent >> client >> sent >>= \found -> unless (null found) unanswered
   unanswered
   more <- flooded 30000
   ended <- getMonotonicTime
-  -- Ten in each period of 10 ms; and a few of which the bit was set.
-  assertBool (show (answered, more, ended - begun)) (answered + more <= 10 * (2 + ceiling ((ended - begun) * 100)) + 200)
+  -- A hundred at once, then one in each millisecond; and a few of which the bit was set.
+  assertBool (show (answered, more, ended - begun)) (answered + more <= 100 + ceiling ((ended - begun) * 1000) + 200)
   replicateM_ 20 (forge 60000)
   _ <- sent
-  -- The client comes again. With others in between there is no room in this period.
+  -- The client comes again. Others in between have used up what the rate allows.
   client
   again <- mapM (either assertFailure pure . decoded) =<< sent
   map flags again @?= [syn <> Segment.ack]
+
+-- | More clients at once than the rate allows in 10 ms. Twenty times as many are too many.
+burst :: Assertion
+burst = withLone onlyCookies $ \st sent -> do
+  _ <- listen st Nothing 80
+  let packets from = [packetFrom (V4 (0x0b000000 + fromIntegral n)) (1024 + n) (synFrom n) | n <- [from .. from + 999 :: Int]]
+  arriveBatch st (packets 1)
+  sent >>= (@?= 1000) . length
+  begun <- getMonotonicTime
+  forM_ [1 .. 19] (arriveBatch st . packets . (* 1000))
+  ended <- getMonotonicTime
+  more <- length <$> sent
+  assertBool (show (more, ended - begun)) (more <= 2000 + ceiling ((ended - begun) * 20000) + 200)
 
 -- | Answers each SYN with a cookie.
 onlyCookies :: StackSettings -> StackSettings
