@@ -9,7 +9,8 @@
 -- core is made to send it then, so that it recognises the acknowledgments. The log does not contain the times of user
 -- calls. The replay assumes that the user receives all data at once, and passes all data that was sent within two
 -- round trips to the core together, because the congestion window counts as limiting only while data waits for it.
--- Data that is acknowledged but missing from the log is filled in.
+-- Data that is acknowledged but missing from the log is filled in. A number that is more than 64 MiB ahead of the log is
+-- taken to be wrong, as after a changed byte: nothing is filled in for it, and it is counted.
 --
 -- @since 0.1.0
 module Weft.Tcp.Replay
@@ -117,7 +118,9 @@ data Totals = Totals
     -- | The number of packets in the log that the core had not sent yet.
     disagreements :: !Int,
     -- | The number of acknowledgments for data that is not in the log.
-    holes :: !Int
+    holes :: !Int,
+    -- | The number of packets whose sequence or acknowledgment number is too far ahead of the log to be right.
+    implausible :: !Int
   }
   deriving (Eq, Show)
 
@@ -206,15 +209,15 @@ data Playing = Playing
     -- retransmissions among them. The next three fields are the same values for the log.
     coreTo, coreCount, coreRepeats :: !Int,
     logTo, logCount, logRepeats :: !Int,
-    unlike, unseen :: !Int,
+    unlike, unseen, wrong :: !Int,
     -- | The last segment to the replayed side.
     lastIn :: !(Maybe Segment)
   }
 
 run :: Handshake -> [Seen] -> ([Step], Totals)
-run h segments = (steps, Totals (logCount end) (logRepeats end) (coreCount end) (coreRepeats end) (unlike end) (unseen end))
+run h segments = (steps, Totals (logCount end) (logRepeats end) (coreCount end) (coreRepeats end) (unlike end) (unseen end) (wrong end))
   where
-    (end, steps) = go (Playing Nothing 1 1 0 0 1 0 0 0 0 Nothing) segments
+    (end, steps) = go (Playing Nothing 1 1 0 0 1 0 0 0 0 0 Nothing) segments
     go p [] = (p, [])
     go p (s : ss) =
       let (p', made) = playOne (configOf h segments) h ss s p
@@ -232,7 +235,7 @@ playOne cfg h later s p0 = case conn p0 of
         (c2, guessed) = madeUp c1
         (c3, sent) = happens c2
         p1 = noteLogged (foldl' (noteCore us) p0 (late ++ guessed ++ sent))
-        p2 = p1 {given = max (given p0) target, lastIn = if direction == In then Just (seenSegment s) else lastIn p0, unseen = unseen p1 + missing}
+        p2 = p1 {given = max (given p0) target, lastIn = if direction == In then Just (seenSegment s) else lastIn p0, unseen = unseen p1 + missing, wrong = wrong p1 + (if tooFar then 1 else 0)}
         behind = direction == Out && counts (seenSegment s) && logTo p2 > coreTo p2
         (c4, forced) = if behind then force (logTo p2 - coreTo p2) c3 else (c3, [])
         p3 = (foldl' (noteCore us) p2 forced) {conn = Just c4, unlike = unlike p2 + (if behind then 1 else 0)}
@@ -266,29 +269,35 @@ playOne cfg h later s p0 = case conn p0 of
     userDoes c
       | has rst (flags (seenSegment s)) = transmitted <$> step env Abort c
       | otherwise =
-        let (c1, a1) = if target <= given p0 then (c, []) else step env (UserSend [B.replicate (target - given p0) 0]) c
+        let (c1, a1) = if target <= given p0 then (c, []) else step env (UserSend (zeros (target - given p0))) c
             (c2, a2) = if has fin (flags (seenSegment s)) && not (finQueued (sendSide c1)) then step env Shutdown c1 else (c1, [])
          in (c2, transmitted (a1 ++ a2))
     -- The position up to which the user has passed data. The contents make no difference to the core.
     target
       | direction == In = if hole then acked - (if ended then 1 else 0) else given p0
       | has syn (flags (seenSegment s)) = given p0
-      | otherwise = maximum (given p0 : [relative us (seqNumber x) + payloadLength x | y <- s : takeWhile together later, seenFrom y == heldLocal h, let x = seenSegment y, counts x])
+      | otherwise = maximum (given p0 : [relative us (seqNumber x) + payloadLength x | y <- s : takeWhile together later, seenFrom y == heldLocal h, let x = seenSegment y, counts x, plausible x])
     together x = seenAt x `since` seenAt s <= soon && (seenFrom x == heldLocal h || payloadLength (seenSegment x) == 0)
     soon = maybe 0 (\c -> max (millis 10) (2 * srtt (rtt c))) (conn p0)
     -- The other side acknowledges data that is not in the log.
     ended = maybe False (finQueued . sendSide) (conn p0)
-    hole = direction == In && acked > max (logTo p0) (coreTo p0)
+    hole = direction == In && acked > max (logTo p0) (coreTo p0) && not tooFar
+    -- Nothing in a log can be so far behind what comes before it.
+    reached = maximum [logTo p0, coreTo p0, given p0]
+    plausible x = relative us (seqNumber x) + payloadLength x <= reached + mostMissing
+    tooFar
+      | direction == In = acked > reached + mostMissing
+      | otherwise = counts (seenSegment s) && not (plausible (seenSegment s)) || maybe False (\c -> acked > heard c + mostMissing) (conn p0)
     (missing, missed) = case conn p0 of
-      Just c | direction == Out, isSynchronized (state c), acked > heard c, rcvFin (receiveSide c) == Nothing -> (1, acked - heard c)
+      Just c | direction == Out, not tooFar, isSynchronized (state c), acked > heard c, rcvFin (receiveSide c) == Nothing -> (1, acked - heard c)
       _ -> (if hole then 1 else 0, 0) :: (Int, Int)
     heard c = relative them (wrap (rcvNxt (receiveSide c)))
     madeUp c
       | hole =
-        let (c1, a1) = if target > given p0 then step env (UserSend [B.replicate (target - given p0) 0]) c else (c, [])
+        let (c1, a1) = if target > given p0 then step env (UserSend (zeros (target - given p0))) c else (c, [])
             (c2, more) = force (acked - max (coreTo p0) (coreTo (foldl' (noteCore us) p0 (transmitted a1)))) c1
          in (c2, transmitted a1 ++ more)
-      | missed > 0, Just l <- lastIn p0 = thenTakes (step env (Arrive [l {seqNumber = wrap (rcvNxt (receiveSide c)), payload = [B.replicate missed 0]}]) c)
+      | missed > 0, Just l <- lastIn p0 = thenTakes (step env (Arrive [l {seqNumber = wrap (rcvNxt (receiveSide c)), payload = zeros missed}]) c)
       | otherwise = (c, [])
     -- Send regardless of windows.
     force n c
@@ -300,7 +309,7 @@ playOne cfg h later s p0 = case conn p0 of
             (c'', actions) = step env Tick c'
          in if whole == 0 && not withFin then (c, []) else (c'', x : transmitted actions)
     noteLogged p
-      | direction == In || not (counts (seenSegment s)) = p
+      | direction == In || not (counts (seenSegment s)) || not (plausible (seenSegment s)) = p
       | otherwise = p {logCount = logCount p + 1, logRepeats = logRepeats p + (if start' < logTo p then 1 else 0), logTo = max (logTo p) (start' + sequenceLength (seenSegment s))}
     finished p agrees c sent =
       ( p,
@@ -321,6 +330,20 @@ playOne cfg h later s p0 = case conn p0 of
       | otherwise = (c, [])
       where
         due = nextTimer c
+
+-- | How far ahead of a log a number may be.
+mostMissing :: Int
+mostMissing = 67108864
+
+-- | Data whose contents make no difference. Its strings share their memory.
+zeros :: Int -> [B.ByteString]
+zeros n = replicate whole piece ++ [B.take rest piece | rest > 0]
+  where
+    (whole, rest) = n `divMod` B.length piece
+
+-- | A string of zeros.
+piece :: B.ByteString
+piece = B.replicate 65536 0
 
 -- | Whether a segment counts in the totals: it has data or FIN.
 counts :: Segment -> Bool

@@ -8,6 +8,7 @@ import Control.Exception (bracket, throwIO)
 import qualified Data.ByteString as B
 import Data.Either (isRight, rights)
 import Data.Maybe (fromJust)
+import GHC.Stats
 import Network.Socket (SockAddr (..), tupleToHostAddress)
 import System.Directory (getTemporaryDirectory, removeFile)
 import System.IO (hClose, openBinaryTempFile)
@@ -57,7 +58,27 @@ tests =
                 at (n + 1) b a (Segment 7 (first + 1) (syn <> ack) 1000 0 noOptions []),
                 at (n + 2) a b (Segment (first + 1) 8 ack 1000 0 noOptions [])
               ]
-        map (fmap (length . fst) . replayedSteps) (replay Nothing (once 0 100 ++ once 10000000 5000)) @?= [Just 3, Just 3]
+        map (fmap (length . fst) . replayedSteps) (replay Nothing (once 0 100 ++ once 10000000 5000)) @?= [Just 3, Just 3],
+      testCase "numbers that are gigabytes ahead, as after a changed byte: they are counted, and nothing is filled in" $ do
+        let (a, b) = ((addressA, 4000), (addressB, 80))
+            lies n = Seen (Instant (n * 1000))
+            seen =
+              [ lies 0 a b (Segment 100 0 syn 1000 0 noOptions []),
+                lies 1 b a (Segment 7 101 (syn <> ack) 1000 0 noOptions []),
+                lies 2 a b (Segment 101 8 ack 1000 0 noOptions []),
+                -- Acknowledges what the replayed side has not sent.
+                lies 3 a b (Segment 101 (8 + 2000000000) ack 1000 0 noOptions []),
+                -- The replayed side acknowledges what was not sent to it, and sends from a wrong position.
+                lies 4 b a (Segment 8 (101 + 1500000000) ack 1000 0 noOptions []),
+                lies 5 b a (Segment (8 + 1800000000) 101 ack 1000 0 noOptions [B.replicate 10 1]),
+                lies 6 b a (Segment 8 101 ack 1000 0 noOptions [B.replicate 10 1]),
+                lies 7 a b (Segment 101 18 ack 1000 0 noOptions [])
+              ]
+        before <- allocated_bytes <$> getRTSStats
+        (end, totals) <- lastOf Nothing seen
+        (summarySent end, holes totals, implausible totals) @?= (10, 0, 3)
+        used <- subtract before . allocated_bytes <$> getRTSStats
+        assertBool (show used) (used < 100000000)
     ]
 
 size :: Int

@@ -67,7 +67,7 @@ shown brief n r = do
     Nothing -> False <$ putStrLn "  its beginning is not in the log"
     Just (steps, totals) -> do
       forM_ (if brief then lastOf steps else steps) $ \s -> putStrLn ("  " <> lineOf (first steps) s)
-      putStrLn ("  segments with data: " <> show (loggedSegments totals) <> " in the log, " <> show (loggedAgain totals) <> " of them again; " <> show (coreSegments totals) <> " by the core, " <> show (coreAgain totals) <> " again; sent before the core would have: " <> show (disagreements totals) <> concat ["; acknowledgments of what is not in the log: " <> show (holes totals) | holes totals > 0])
+      putStrLn ("  segments with data: " <> show (loggedSegments totals) <> " in the log, " <> show (loggedAgain totals) <> " of them again; " <> show (coreSegments totals) <> " by the core, " <> show (coreAgain totals) <> " again; sent before the core would have: " <> show (disagreements totals) <> concat ["; acknowledgments of what is not in the log: " <> show (holes totals) | holes totals > 0] <> concat ["; numbers too far ahead of the log to be right: " <> show (implausible totals) | implausible totals > 0])
       let broken = concatMap stepBroken steps
       unless (null broken) (putStrLn ("  BROKEN: " <> intercalate ", " (take 5 broken)))
       pure (not (null broken))
