@@ -10,6 +10,7 @@ module Weft.Tcp.Core.Emit
     emitReset,
     resetFor,
     challengeAck,
+    outsideAck,
     periodOver,
     timestampNow,
     windowUpdateWorthwhile,
@@ -162,8 +163,8 @@ resetFor s
   where
     reset from to f = Segment from to f 0 0 noOptions []
 
--- | The acknowledgment that answers an unacceptable segment (RFC 5961). Their rate is limited (section 7), because a
--- peer that finds our answers unacceptable as well would answer them for ever.
+-- | The acknowledgment that answers a RST, a SYN or an ACK that may be forged (RFC 5961). Their rate is limited (section
+-- 7), because a peer that finds our answers unacceptable as well would answer them for ever.
 challengeAck :: Env -> Conn -> (Conn, [Segment])
 challengeAck env c
   | periodEnded env r = count 1 (now env)
@@ -174,11 +175,28 @@ challengeAck env c
     count n period =
       let (c', s) = emitAck env c {receiveSide = r {challengeCount = n, challengePeriod = period}} in (c', [s])
 
--- | Forget the challenges of a period that is over, so that an idle connection can be stored in its compact form again
--- ("Weft.Tcp.Core.Packed").
+-- | The acknowledgment that answers a segment without data outside of the window (RFC 9293, section 3.10.7.4), such as
+-- a keep-alive or a probe of a zero window: five at once, then one in each half second. What is forged cannot keep the
+-- peer without an answer: SYNs and resets have another limit, and the answer to a forged segment, which comes within half
+-- a second, goes to the peer and says what the peer asks for.
+outsideAck :: Env -> Conn -> (Conn, [Segment])
+outsideAck env c
+  | due <= now env = pure <$> emitAck env c {receiveSide = r {outsideDue = due `after` outsideInterval}}
+  | otherwise = (c, [])
+  where
+    r = receiveSide c
+    due = max (outsideDue r) (now env `after` negate (4 * outsideInterval))
+
+-- | The time between two answers to segments outside of the window, if they go on.
+outsideInterval :: Micros
+outsideInterval = millis 500
+
+-- | Forget the challenges of a period that is over, and answers that limit no others any more, so that an idle connection
+-- can be stored in its compact form again ("Weft.Tcp.Core.Packed").
 periodOver :: Env -> Conn -> Conn
 periodOver env c
-  | challengeCount r > 0 && periodEnded env r = c {receiveSide = r {challengeCount = 0}}
+  | challengeCount r > 0 && periodEnded env r = periodOver env c {receiveSide = r {challengeCount = 0}}
+  | outsideDue r /= longAgo && now env `since` outsideDue r >= 4 * outsideInterval = c {receiveSide = r {outsideDue = longAgo}}
   | otherwise = c
   where
     r = receiveSide c

@@ -81,8 +81,9 @@ checkSequence env s c
     -- limited, but not of answers to data: two connections cannot keep each other busy with data, and its sender waits
     -- for an answer.
     outside
-      | payloadLength s > 0 && not (has syn (flags s)) = pure <$> emitAck env reported
-      | otherwise = challengeAck env reported
+      | has syn (flags s) = challengeAck env reported
+      | payloadLength s > 0 = pure <$> emitAck env reported
+      | otherwise = outsideAck env reported
     reported = modifyReceive (\y -> y {dsack = duplicate}) c
     duplicate
       | len > 0 && at + len <= rcvNxt r && useSack (agreed c) = Just (at, at + len)

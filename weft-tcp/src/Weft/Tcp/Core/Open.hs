@@ -46,7 +46,7 @@ blank env o st from =
     { state = st,
       origin = from,
       sendSide = Send start' (start' + 1) 0 0 0 0 (emptyAt (start' + 1)) False start',
-      receiveSide = Receive 0 0 (emptyAt 0) noHeld 536 Nothing False 0 0 never 0 False Nothing [] (Instant minBound') 0 (now env),
+      receiveSide = Receive 0 0 (emptyAt 0) noHeld 536 Nothing False 0 0 never 0 False Nothing [] longAgo 0 longAgo (now env),
       agreed =
         Agreed
           { peerMss = mssDefault o,
@@ -69,8 +69,6 @@ blank env o st from =
   where
     cfg = config env
     start' = firstLap + fromIntegral (initialSequence o)
-    -- Long ago, but far enough from the ends of an Int to subtract.
-    minBound' = minBound `div` 4
 
 -- | OPEN (section 3.10.1): a connection in SYN-SENT, and its SYN.
 activeOpen :: Env -> Opening -> (Conn, [Segment])

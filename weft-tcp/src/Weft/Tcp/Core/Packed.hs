@@ -128,6 +128,7 @@ rests c =
     && isNothing (dsack r)
     && null (sackRecent r)
     && challengeCount r == 0
+    && outsideDue r == longAgo
     -- No timer is set, and no loss is being repaired.
     && timers c == noTimers
     && backoff t == 0
@@ -185,8 +186,9 @@ unpack (PackedIdle algorithm s chosen snd' rcv sendFrom receiveFrom recovered st
             dsack = Nothing,
             sackRecent = [],
             -- Long ago, so that the next challenge begins a new period.
-            challengePeriod = Instant (minBound `div` 4),
+            challengePeriod = longAgo,
             challengeCount = 0,
+            outsideDue = longAgo,
             lastHeard = heardAt
           },
       agreed =

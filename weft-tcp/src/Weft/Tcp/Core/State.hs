@@ -165,10 +165,12 @@ data Receive = Receive
     -- | A position in each range to report, the one that changed last first (RFC
     -- 2018, section 4). At most four.
     sackRecent :: ![Pos],
-    -- | Challenge ACKs, and other answers to what is not acceptable, are counted in
-    -- periods.
+    -- | Challenge ACKs are counted in periods.
     challengePeriod :: {-# UNPACK #-} !Instant,
     challengeCount :: {-# UNPACK #-} !Int,
+    -- | When the next answer to a segment outside of the window would be due if they were sent at their greatest rate;
+    -- 'longAgo' if none was sent lately.
+    outsideDue :: {-# UNPACK #-} !Instant,
     -- | When the last acceptable segment arrived.
     lastHeard :: {-# UNPACK #-} !Instant
   }

@@ -12,6 +12,7 @@ module Weft.Tcp.Core.Time
     secs,
     Instant (..),
     never,
+    longAgo,
     after,
     since,
 
@@ -42,6 +43,10 @@ newtype Instant = Instant Int
 -- | Later than all other instants: a timer that is off.
 never :: Instant
 never = Instant maxBound
+
+-- | Before all events, but far enough from the ends of an 'Int' to subtract.
+longAgo :: Instant
+longAgo = Instant (minBound `div` 4)
 
 -- | That long after an instant.
 after :: Instant -> Micros -> Instant

@@ -98,6 +98,17 @@ attacks =
       length out1 @?= 1
       map (challengeCount . receiveSide . c) [t1, t3] @?= [1, 0]
       snd again @?= 10,
+    testCase "probes of a peer are answered whatever SYNs and resets are forged" $ do
+      let forge t n = foldl' (\x s -> fst (hears x s)) t (concat (replicate n [synSegment {seqNumber = 77777777}, synSegment {seqNumber = 1300}, Segment 1300 0 rst 0 0 noOptions []]))
+          second (t, answers) _ =
+            let (t', out) = hears (forge t 30) (plain 1000 501 "") in (T (at t + 1000000) (c t'), answers ++ [map short out])
+      snd (foldl' second (base, []) [1 .. 10 :: Int]) @?= replicate 10 [(".", 501, 1001, 0)],
+    testCase "forged segments outside of the window: five answers at once, then one in each half second" $ do
+      let one (t, earlier) k = let (t', out) = hears t (plain (90000 + fromIntegral k) 501 "") in (t', [at t' | _ <- out] ++ earlier)
+          times = reverse (snd (foldl' one (base, []) [1 .. 1000 :: Int]))
+          gaps = zipWith (-) (drop 1 times) times
+      -- In ten seconds. A probe of the peer that comes in between is answered by the next one.
+      assertBool (show times) (length times <= 25 && take 4 gaps == replicate 4 10000 && maximum gaps <= 500000),
     testCase "two connections do not answer each other for ever" $ do
       -- Each segment acknowledges data that was never sent. The answers must stop.
       let go t n = let (t', out) = hears t (plain 1001 9999 "") in if n > (100 :: Int) then 0 else length out + go t' (n + 1)
