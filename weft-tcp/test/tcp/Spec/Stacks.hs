@@ -10,6 +10,7 @@ import qualified Data.ByteString.Char8 as C
 import qualified Data.ByteString.Lazy as L
 import Data.IORef
 import Data.List (nub)
+import Data.Maybe (mapMaybe)
 import GHC.Clock (getMonotonicTime)
 import Lone
 import Network.HTTP.Types (status200)
@@ -55,6 +56,7 @@ tests =
       testCase "a SYN with ECE and CWR is answered" ecn,
       testCase "of a flood, SYNs that come twice are answered" floodFiltered,
       testCase "1,000 SYNs at once are answered at once" burst,
+      testCase "SYNs and pings from addresses that no other host has are not answered (MUST-57)" impossibleSources,
       testCase "forged cookies are refused" forged,
       testCase "a valid cookie is refused if none was sent" cookieUnsent,
       testCase "closing is not interrupted, and sends a FIN, while a step of the connection runs" closeInterrupted,
@@ -329,6 +331,28 @@ burst = withLone onlyCookies $ \st sent -> do
   ended <- getMonotonicTime
   more <- length <$> sent
   assertBool (show (more, ended - begun)) (more <= 2000 + ceiling ((ended - begun) * 20000) + 200)
+
+impossibleSources :: Assertion
+impossibleSources = withLone (\s -> s {stackAddresses = [addressB, own6]}) $ \st sent -> do
+  _ <- listen st Nothing 80
+  let from src =
+        [ Packet.Packet src own 6 (Segment.encode src own 4000 80 (synFrom 1)),
+          Packet.Packet src own 6 (Segment.encode src own 80 80 (synFrom 1)),
+          case src of
+            V4 {} -> Packet.Packet src own 1 (Icmp.encode (Icmp.EchoRequest 1 2 (B.replicate 8 7)))
+            V6 {} -> Packet.Packet src own 58 (Icmp6.encode src own (Icmp6.EchoRequest 1 2 (B.replicate 8 7)))
+        ]
+        where
+          own = case src of V4 {} -> addressB; V6 {} -> own6
+      answers src = arriveBatch st [Incoming (Packet.encode p) False True | p <- from src] >> (length <$> sent)
+      texts = ["127.0.0.1", "127.1.2.3", "0.0.0.0", "0.1.2.3", "224.0.0.1", "240.0.0.1", "255.255.255.255", "10.0.0.2", "::", "::1", "::ffff:10.0.0.1", "ff02::1", "fd09::2"]
+  found <- mapM answers (mapMaybe parseAddress texts)
+  zip texts found @?= [(t, 0) | t <- texts]
+  readCounter st NotForUs >>= (@?= 3 * length texts)
+  others <- mapM answers (mapMaybe parseAddress ["10.0.0.1", "128.0.0.1", "fd09::1", "fe80::1"])
+  others @?= [3, 3, 3, 3]
+  where
+    own6 = V6 0xfd09000000000000 2
 
 -- | Answers each SYN with a cookie.
 onlyCookies :: StackSettings -> StackSettings

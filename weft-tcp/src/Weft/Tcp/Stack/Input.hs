@@ -64,8 +64,8 @@ arrivePacket st p = do
   case Packet.decode (incomingPacket p) of
     Left _ -> [] <$ arriveRefused st (incomingPacket p)
     Right (Packet.Whole packet) -> arriveWhole st p packet
-    Right (Packet.Fragment key@(Key _ dst _ _) piece)
-      | dst `notElem` stackAddresses (settings st) -> [] <$ count st NotForUs
+    Right (Packet.Fragment key@(Key src dst _ _) piece)
+      | not (isFromElsewhere st src) || dst `notElem` stackAddresses (settings st) -> [] <$ count st NotForUs
       | otherwise -> do
         Env (Instant t) _ <- stackEnv st dst
         whole <- atomicModifyIORef' (fragments st) $ \fs ->
@@ -82,11 +82,16 @@ arrivePacket st p = do
 arriveRefused :: Stack -> ByteString -> IO ()
 arriveRefused st bytes = count st Malformed' >> forM_ (Packet.parameterProblem bytes) (tell st bytes)
 
+-- | Whether a packet's source is another host. Packets from addresses that do not belong to a single host, or to none on
+-- a link, are dropped (RFC 9293, MUST-57; RFC 1122, section 3.2.1.3), and so are those from an address of the stack: no
+-- packet that it sends comes back, and a connection with itself would be one that somebody else has opened.
+isFromElsewhere :: Stack -> Address -> Bool
+isFromElsewhere st src = isSource src && src `notElem` stackAddresses (settings st)
+
 -- | Process a whole packet, given the packet that was received: its memory may be reused.
 arriveWhole :: Stack -> Incoming -> Packet.Packet -> IO [(Flow, Segment)]
 arriveWhole st memory packet
-  -- RFC 9293, MUST-57: drop packets to or from addresses that do not belong to a single host.
-  | not (isUnicast src) = [] <$ count st NotForUs
+  | not (isFromElsewhere st src) = [] <$ count st NotForUs
   | own : _ <- filter (== dst) (stackAddresses (settings st)) = deliver packet {Packet.packetDestination = own}
   | otherwise = [] <$ count st NotForUs
   where
@@ -281,7 +286,7 @@ arriveIcmp6 st (Packet.Packet src dst _ body) = case Icmp6.decode src dst body o
 -- | Tell the source of an IPv6 packet what is wrong with it (RFC 4443, section 3.4), unless many errors were sent in this
 -- second (section 2.4 (f)). A packet to a multicast address is answered from an address of the stack.
 tell :: Stack -> ByteString -> Packet.Problem -> IO ()
-tell st packet (Packet.Problem src dst code at) = forM_ (take 1 own) $ \from -> when (isUnicast src) $ do
+tell st packet (Packet.Problem src dst code at) = forM_ (take 1 own) $ \from -> when (isFromElsewhere st src) $ do
   Env (Instant t) _ <- stackEnv st from
   let second = t `div` 1000000
   allowed <- atomicModifyIORef' (icmpErrors st) $ \(s, n) ->

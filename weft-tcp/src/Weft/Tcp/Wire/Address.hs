@@ -10,6 +10,7 @@ module Weft.Tcp.Wire.Address
     parseAddress,
     showAddress,
     isUnicast,
+    isSource,
     sameFamily,
     solicitedNode,
 
@@ -85,6 +86,15 @@ isUnicast :: Address -> Bool
 isUnicast (V4 a) = a /= 0 && a < 0xe0000000
 isUnicast (V6 0 0) = False
 isUnicast (V6 a _) = a `shiftR` 56 /= 0xff
+
+-- | Whether a packet on a link can have the address as its source: it can belong to a single host, and is no address of
+-- a loopback interface (127/8, ::1), of "this network" (0/8) or of an IPv4 host on a socket of IPv6 (::ffff:0:0/96).
+isSource :: Address -> Bool
+isSource a =
+  isUnicast a && case a of
+    V4 w -> w `shiftR` 24 `notElem` [0, 127]
+    V6 0 low -> low /= 1 && low `shiftR` 32 /= 0xffff
+    V6 _ _ -> True
 
 -- | Whether both addresses have the same IP version.
 sameFamily :: Address -> Address -> Bool
