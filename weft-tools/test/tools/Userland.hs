@@ -2,8 +2,8 @@
 -- connections@ and @weft tcp replay@. Each test makes its own network namespace. Needs root and @\/dev\/net\/tun@.
 module Userland (tests) where
 
-import Control.Concurrent (forkIO, killThread)
-import Control.Exception (bracket, finally)
+import Control.Concurrent (forkIO, killThread, threadDelay)
+import Control.Exception (IOException, bracket, catch, finally)
 import Control.Monad
 import qualified Data.ByteString.Char8 as B
 import Data.List (isInfixOf, isPrefixOf, sort)
@@ -15,6 +15,7 @@ import System.Directory
 import System.Environment (getEnvironment)
 import System.Exit (ExitCode (..))
 import System.FilePath ((</>))
+import System.Posix.Signals (sigINT, sigTERM)
 import System.Posix.User (getEffectiveUserID)
 import System.Process
 import Test.Tasty
@@ -140,6 +141,16 @@ fetching program folder =
       outcome program [] ["get", "http://127.0.0.1:" <> show port <> "/", "-o", own </> "page"] >>= (@?= (ExitSuccess, ""))
       mapM (B.readFile . (own </>)) ["page", "page.part"] >>= (@?= map B.pack ["hello", "mine"])
       listDirectory own >>= (@?= ["page", "page.part"]) . sort,
+    testCase "--output: SIGTERM and SIGINT leave no temporary file" . forM_ [sigTERM, sigINT] $ \signal -> withStalled $ \port -> do
+      let own = folder </> "ended"
+      createDirectoryIfMissing True own
+      weft program [] ["get", "http://127.0.0.1:" <> show port <> "/", "-o", own </> "page"] $ \p -> do
+        let begun = listDirectory own >>= \names -> when (null names) (threadDelay 10000 >> begun)
+        begun
+        send' signal p
+        code <- waitForProcess (process p)
+        code @?= ExitFailure (negate (fromIntegral signal))
+      listDirectory own >>= (@?= []),
     testCase "--timeout limits the TLS handshake with a server that never answers" . withListener $ \listening -> do
       port <- socketPort listening
       (code, out) <- outcome program [] ["get", "--timeout", "1", "https://127.0.0.1:" <> show port <> "/"]
@@ -211,6 +222,14 @@ fetching program folder =
 withAnswer :: String -> (PortNumber -> IO a) -> IO a
 withAnswer answer act = withListener $ \listening -> do
   let serve = accept listening >>= \(s, _) -> (recv s 4096 >> sendAll s (B.pack answer)) `finally` close s
+  bracket (forkIO serve) killThread (const (socketPort listening >>= act))
+
+-- | A server that sends the beginning of a body to its first client, and nothing more.
+withStalled :: (PortNumber -> IO a) -> IO a
+withStalled act = withListener $ \listening -> do
+  let serve = accept listening >>= \(s, _) -> (recv s 4096 >> sendAll s (B.pack "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhello") >> hearEnd s) `finally` close s
+      -- The client is killed before it has read everything.
+      hearEnd s = void (recv s 4096) `catch` \e -> const (pure ()) (e :: IOException)
   bracket (forkIO serve) killThread (const (socketPort listening >>= act))
 
 -- | A socket that listens, and of which nobody accepts connections unless the action does.

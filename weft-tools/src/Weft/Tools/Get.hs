@@ -11,6 +11,7 @@ module Weft.Tools.Get
   )
 where
 
+import Control.Concurrent (myThreadId)
 import Control.Exception
 import Control.Monad (unless, when)
 import qualified Data.ByteString as B
@@ -23,6 +24,8 @@ import System.Exit (ExitCode (..), exitWith)
 import System.FilePath (takeDirectory, takeFileName)
 import System.IO
 import System.IO.Error (isPermissionError)
+import System.Posix.Signals (installHandler, raiseSignal, sigTERM)
+import qualified System.Posix.Signals as Signal
 import Weft.Blocking (blocking)
 import Weft.Duration (Duration, seconds)
 import Weft.Socket (AddrInfo (..), SockAddr (..), SocketType (Stream), defaultHints, getAddrInfo)
@@ -68,7 +71,7 @@ getCommand =
       )
 
 get :: Get -> IO ()
-get g = do
+get g = terminable $ do
   when (getStack g == Nothing && getCapture g /= Nothing) $ failed 2 "--capture needs --stack (use tcpdump for packets of the kernel's network)"
   begun <- getMonotonicTime
   due <- deadlineIn (duration (getTime g))
@@ -86,6 +89,22 @@ get g = do
       (V4 _, SockAddrInet _ _) -> True
       (V6 _ _, SockAddrInet6 {}) -> True
       _ -> False
+
+-- | Thrown to the main thread by SIGTERM.
+data Terminated = Terminated
+  deriving (Show)
+
+instance Exception Terminated where
+  toException = asyncExceptionToException
+  fromException = asyncExceptionFromException
+
+-- | Run an action that SIGTERM interrupts, as SIGINT does, so that it removes its temporary files. The signal then ends
+-- the program.
+terminable :: IO () -> IO ()
+terminable act = do
+  me <- myThreadId
+  _ <- installHandler sigTERM (Signal.CatchOnce (throwTo me Terminated)) Nothing
+  act `catch` \Terminated -> installHandler sigTERM Signal.Default Nothing >> raiseSignal sigTERM
 
 duration :: Double -> Duration
 duration = seconds . realToFrac
