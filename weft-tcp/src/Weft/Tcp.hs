@@ -177,7 +177,8 @@ untilItThrows onError act = do
     when working (guarded (writeIORef works False >> onError) (act a b))
 
 -- | Run a loop that ends when the stack is closed. If it ends for another reason, such as an error of
--- the device, the stack's connections are aborted and its listeners closed, so that their users notice.
+-- the device, the stack's connections are aborted and its listeners closed, so that their users notice: they get
+-- @ENETDOWN@.
 worker :: Stack -> (IO () -> IO ThreadId) -> String -> IO () -> IO ThreadId
 worker st forked name loop = do
   t <- forked (loop `catch` failed)
@@ -189,7 +190,7 @@ worker st forked name loop = do
       _ -> endAll st
 
 -- | Abort all connections, close all listeners, then close the device. Threads that wait on one of them get
--- @EBADF@ or @ENETDOWN@, and so do later calls.
+-- @ENETDOWN@, and so do later calls.
 closeStack :: Stack -> IO ()
 closeStack st = stop `finally` deviceClose (device st)
   where

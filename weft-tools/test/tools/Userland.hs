@@ -191,6 +191,14 @@ fetching program folder =
           (code, out) <- outcome program [] [command, "https://localhost:" <> show port, "--ca", file "none.pem"]
           code @?= ExitFailure status'
           contains out "none.pem: No such file or directory",
+    testCase "the device is deleted during a download" $ do
+      out <-
+        inNamespace program folder ["python3"] . concat $
+          [ "python3 -c 'import socket, time; l = socket.create_server((\"10.9.0.1\", 8001)); c = l.accept()[0]; c.recv(4096); c.sendall(b\"HTTP/1.1 200 OK\\r\\nContent-Length: 100\\r\\n\\r\\nhello\"); time.sleep(100)' &",
+            "until grep -q :1F41 /proc/net/tcp; do sleep 0.1; done; (until ls $T/got*.part >/dev/null 2>&1; do sleep 0.1; done; ip link del weft0) &",
+            "$W get --stack tun:weft0,10.9.0.2 http://10.9.0.1:8001/ -o $T/got || echo status $?"
+          ]
+      mapM_ (contains out) ["status 1", "weft get: Network is down"],
     testCase "error messages" $ do
       out <-
         inNamespace program folder [] . concat $

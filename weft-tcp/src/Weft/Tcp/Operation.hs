@@ -65,15 +65,15 @@ data Attempt a
 failWith :: String -> Errno -> IO a
 failWith loc (Errno e) = ioError (errnoError ("Weft.Tcp." ++ loc) e)
 
--- | Throw if the socket was closed. Closing a socket wakes one waiting thread, and each thread that fails here wakes
+-- | Throw if the socket was closed, or the stack has ended. Closing a socket wakes one waiting thread, and each thread that fails here wakes
 -- the next one.
 checkOpen :: String -> Socket -> IO ()
 checkOpen loc sock = do
   holder <- readIORef (socketHolder sock)
-  when (holder == Released) $ do
+  forM_ (lookup holder [(Released, eBADF), (Severed, eNETDOWN)]) $ \errno -> do
     wake (socketReader sock)
     wake (socketWriter sock)
-    failWith loc eBADF
+    failWith loc errno
 
 -- Connections --------------------------------------------------------------------------
 
@@ -205,18 +205,18 @@ shutdownSend sock = checkOpen "shutdownSend" sock >> void (apply sock Shutdown)
 -- | Close both directions. The stack still delivers data that was sent before. Waiting threads get
 -- @EBADF@. Idempotent.
 close :: Socket -> IO ()
-close sock = ending sock Close
+close sock = ending (const Released) sock Close
 
 -- | Close the connection and drop undelivered data: the peer gets a reset. Idempotent.
 abort :: Socket -> IO ()
-abort sock = ending sock Abort
+abort sock = ending (const Released) sock Abort
 
--- | End a connection for its user. Not interruptible, although a step of the connection that runs has to end first: a
+-- | End a connection for its user, whose state changes as given. Not interruptible, although a step of the connection that runs has to end first: a
 -- connection that was released and not ended would stay for ever. Steps do not block.
-ending :: Socket -> Event -> IO ()
-ending sock event = uninterruptibleMask_ $ do
+ending :: (Holder -> Holder) -> Socket -> Event -> IO ()
+ending change sock event = uninterruptibleMask_ $ do
   unlist sock
-  atomicWriteIORef (socketHolder sock) Released
+  atomicModifyIORef' (socketHolder sock) (\h -> (change h, ()))
   _ <- apply sock event
   wake (socketReader sock)
   wake (socketWriter sock)
@@ -297,7 +297,7 @@ closeWith (Errno e) st l = uninterruptibleMask_ $ do
 
 -- Shutdown of a stack ------------------------------------------------------------------
 
--- | Close all listeners and abort all connections. A thread that enters a connection or listener later
+-- | Close all listeners and abort all connections; their users get @ENETDOWN@. A thread that enters a connection or listener later
 -- ends it itself.
 endAll :: Stack -> IO ()
 endAll st = do
@@ -305,4 +305,6 @@ endAll st = do
   ls <- byPort <$> readIORef (listeners st)
   mapM_ (closeWith eNETDOWN st) ls
   shards <- mapM readIORef (elems (table st))
-  forM_ shards $ \m -> sequence_ [abort sock | Live sock <- Map.elems m]
+  forM_ shards $ \m -> sequence_ [ending severed sock Abort | Live sock <- Map.elems m]
+  where
+    severed h = if h == Released then Released else Severed

@@ -70,7 +70,7 @@ connect st deadline to port = mask $ \restore -> do
 
 -- | Receive available bytes, at most the given number. Waits until there are some. Empty at the
 -- end of the stream. @ECONNRESET@ or @ETIMEDOUT@ if the connection ended with that error, @EBADF@
--- if it was closed locally.
+-- if it was closed locally, @ENETDOWN@ if its stack or the device was.
 recv :: Socket -> Clock.Instant -> Int -> IO ByteString
 recv sock deadline n = mask_ $ perform "recv" deadline (socketReader sock) (tryReceive sock n)
 

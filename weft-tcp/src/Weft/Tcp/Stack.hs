@@ -199,8 +199,8 @@ data Socket = Socket
   }
 
 -- | The states are @Backlogged -> Held -> Released@, or @Held -> Released@ for an outgoing connection, with 'CutOff'
--- between the last two if a send was cut off. The thread that ends the state 'Backlogged' also removes the connection
--- from the listener's backlog.
+-- between the last two if a send was cut off. 'Severed' comes before 'Released' if the stack ends first. The thread that
+-- ends the state 'Backlogged' also removes the connection from the listener's backlog.
 data Holder
   = -- | Counted in its listener's backlog: half open, or open and not yet accepted.
     Backlogged
@@ -208,7 +208,9 @@ data Holder
     Held
   | -- | In use by the user, but a send was cut off after a part: further sends throw.
     CutOff
-  | -- | Closed by the user: operations throw.
+  | -- | Ended with the stack, or with its device: operations throw @ENETDOWN@.
+    Severed
+  | -- | Closed by the user: operations throw @EBADF@.
     Released
   deriving (Eq, Show)
 

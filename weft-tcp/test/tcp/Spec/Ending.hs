@@ -38,6 +38,7 @@ tests =
       testCase "a stack that is closed neither listens nor connects: ENETDOWN" late,
       testCase "closing while threads listen, accept and connect, 400 times: no thread keeps waiting" races,
       testCase "an error of the device ends all waits on the stack" deviceFails,
+      testCase "connections whose device fails end with ENETDOWN" deviceLost,
       testCase "a closed device in memory: its reader gets EBADF, the other end waits" deviceClosed,
       testCase "a timer loop that is killed loses no connection" killedLoop,
       testCase "a send that is cut off after a part makes all further sends fail, with EPIPE" cutOffSend,
@@ -142,6 +143,24 @@ deviceFails = do
     forM_ waits (>>= isOneOf [eBADF, eNETDOWN])
     afterwards <- failsWith (connect a noDeadline addressB 7)
     afterwards >>= isOneOf [eNETDOWN]
+
+deviceLost :: Assertion
+deviceLost = do
+  (da, db) <- pairOfDevices 1500 (const False)
+  failing <- newIORef False
+  let failsLater q = q {receiveBatch = receiveBatch q >>= \batch -> readIORef failing >>= \f -> if f then ioError (userError "the device is gone") else pure batch}
+  withStack (quick [addressA]) da {deviceQueues = map failsLater (deviceQueues da)} $ \a -> withStack (quick [addressB]) db $ \b -> do
+    (c, s) <- joined a b
+    (d, _) <- joined a b
+    h <- Hybrid.fromTcp d
+    waits <- sequence [failsWith (recv c noDeadline 10), failsWith (forever (send c noDeadline (B.replicate 100000 65))), failsWith (Weft.Hybrid.run (Hybrid.recv h 10))]
+    threadDelay 100000
+    writeIORef failing True
+    send s noDeadline (B.singleton 1)
+    forM_ waits (>>= isOneOf [eNETDOWN])
+    failsWith (recv c noDeadline 10) >>= (>>= isOneOf [eNETDOWN])
+    close c
+    failsWith (recv c noDeadline 10) >>= (>>= isOneOf [eBADF])
 
 deviceClosed :: Assertion
 deviceClosed = do
