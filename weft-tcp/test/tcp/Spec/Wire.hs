@@ -132,12 +132,12 @@ malformed =
     testCase "a chain of extension headers is limited" $
       assertBool "accepted" . isLeft . V6.decode $
         V6.encode (V6.plain 6 (V6 1 1) (V6 1 2)) {V6.extensions = replicate 9 (V6.Extension 60 (B.replicate 6 0))} B.empty,
-    testCase "a source route is refused (RFC 5095, RFC 7126, RFC 8200)" $ do
+    testCase "a source route is refused, unless its end is reached (RFC 5095, RFC 7126, RFC 8200)" $ do
       let routing = isLeft . Packet.decode . (`V6.encode` B.empty) . routed
           routed body = (V6.plain 6 (V6 1 1) (V6 1 2)) {V6.extensions = [V6.Extension 43 (B.pack (body ++ [0, 0, 0, 0]))]}
           optional o = isLeft (Packet.decode (V4.encode (V4.plain 6 (V4 1) (V4 2)) {V4.options4 = B.pack o} B.empty))
       -- Routing type and segments left.
-      map routing [[0, 0], [4, 1], [4, 0]] @?= [True, True, False]
+      map routing [[0, 1], [4, 1], [0, 0], [4, 0]] @?= [True, True, False, False]
       map optional [[131, 3, 4, 0], [1, 7, 3, 4, 137, 3, 4, 0], [148, 4, 0, 0], [0, 131, 3, 4]] @?= [True, True, False, False],
     testCase "an unknown IPv6 option is skipped, discards the packet, or is reported, as its type says (RFC 8200)" $ do
       let packet header kind to = V6.encode (V6.plain 6 (V6 1 1) to) {V6.extensions = [V6.Extension 60 (B.pack [1, 4, 0, 0, 0, 0]), V6.Extension header (B.pack [0, kind, 1, 7, 0, 0])]} B.empty

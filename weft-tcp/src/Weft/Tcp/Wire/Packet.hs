@@ -82,7 +82,8 @@ part6 (h, body)
     proto = V6.protocol6 h
     key f = Fragments.Key src dst proto (V6.identification6 f)
     piece f = Fragments.Piece (fromIntegral (V6.offset6 f) * 8) (V6.more6 f) body
-    routesBySource (V6.Extension 43 r) = word8At r 0 == 0 || word8At r 1 /= 0
+    -- At the end of its route a routing header of any type is ignored (RFC 8200, section 4.4; RFC 5095, section 3).
+    routesBySource (V6.Extension 43 r) = word8At r 1 /= 0
     routesBySource _ = False
 
 -- | The packet with the payload of joined fragments, given their key. 'Left' is an IPv6 packet whose further extension
