@@ -24,7 +24,7 @@ tests =
     "devices"
     [ testCase "a packet in more parts than one writev(2) takes is written whole" manyParts,
       testCase "a solicitation without its sender's link-layer address is answered once that is found (RFC 4861)" anonymous,
-      testCase "frames for another station are not received; those for all stations are" otherStation
+      testCase "frames for another station are not received; those for all stations are, but no packets for one host" otherStation
     ]
 
 manyParts :: Assertion
@@ -49,7 +49,6 @@ anonymous = do
   heard wire >>= (@?= [(peerHardware, Just (Icmp6.NeighbourAdvertisement False True True own (Just ownHardware)))])
   deviceClose tap
   where
-    peer = V6 0xfe80000000000000 2
     -- The destination of each frame, and the message in it.
     heard d = map (message . incomingPacket) <$> received d
     message bytes = case decodeFrame bytes of
@@ -60,13 +59,18 @@ otherStation :: Assertion
 otherStation = do
   (ours, wire) <- pairOfDevices 1514 (const False)
   tap <- overFrames (tapNamed "none" [own]) {tapHardware = ownHardware} ours
-  let packet = B.replicate 40 0x45
-  mapM_ (\to -> sending wire (encodeFrame (Frame to peerHardware typeIPv4 packet))) [HardwareAddress 0x020000000003, ownHardware, broadcastHardware]
-  received tap >>= (@?= [packet, packet]) . map incomingPacket
+  let one = B.replicate 40 0x45
+      many = B.take 16 one <> B.pack [224, 0, 0, 1] <> B.drop 20 one
+      one6 = V6.encode (V6.plain 6 peer own) (B.replicate 20 1)
+      many6 = V6.encode (V6.plain 6 peer (V6 0xff02000000000000 1)) (B.replicate 20 1)
+      frames to = [encodeFrame (Frame to peerHardware kind p) | (kind, p) <- [(typeIPv4, one), (typeIPv4, many), (typeIPv6, one6), (typeIPv6, many6)]]
+  mapM_ (sending wire) (concatMap frames [HardwareAddress 0x020000000003, ownHardware, broadcastHardware, multicastHardware own])
+  received tap >>= (@?= [one, many, one6, many6, many, many6, many, many6]) . map incomingPacket
   deviceClose tap
 
-own :: Address
+own, peer :: Address
 own = V6 0xfe80000000000000 1
+peer = V6 0xfe80000000000000 2
 
 ownHardware, peerHardware :: HardwareAddress
 ownHardware = HardwareAddress 0x020000000001

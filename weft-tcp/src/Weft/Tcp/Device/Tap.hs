@@ -91,10 +91,13 @@ arriveFrame s cache out frame = case decodeFrame (incomingPacket frame) of
     | frameSource f == tapHardware s -> pure []
     -- A bridge floods frames for stations that it does not know. They are not for us, whatever their packet says.
     | isStation (frameDestination f), frameDestination f /= tapHardware s -> pure []
-    | frameType f == typeIPv4 -> pure [frame {incomingPacket = frameBody f}]
-    | frameType f == typeIPv6 -> arrive6 s cache out frame {incomingPacket = frameBody f}
+    | frameType f == typeIPv4 -> pure (filter (addressedAs f) [frame {incomingPacket = frameBody f}])
+    | frameType f == typeIPv6 -> filter (addressedAs f) <$> arrive6 s cache out frame {incomingPacket = frameBody f}
     | frameType f == typeArp -> [] <$ either (const (pure ())) (arriveArp s cache out) (decodeArp (frameBody f))
   _ -> pure []
+  where
+    -- A packet for one host does not come in a frame for many (RFC 1122, section 3.3.6).
+    addressedAs f p = isStation (frameDestination f) || maybe True (not . isUnicast . snd) (destinationOf (incomingPacket p))
 
 arriveArp :: TapSettings -> Cache -> Send -> Arp -> IO ()
 arriveArp s cache out a = do
