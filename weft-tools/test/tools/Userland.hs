@@ -253,6 +253,15 @@ replaying program folder =
       out <- inNamespace program folder ["python3"] "pages; $W get --stack tun:weft0,10.9.0.2 --capture $T/a.pcap http://10.9.0.1:8000/large -o $T/got; $W tcp replay $T/a.pcap --side 10.9.0.2; $W tcp replay $T/a.pcap --side 10.9.0.1 --summary"
       mapM_ (contains out) ["SYN-SENT", "ESTABLISHED", "core: S", "received=" <> show (6000000 + headSize out), "sent before the core would have: 0"]
       assertBool out (not ("BROKEN" `isInfixOf` out)),
+    testCase "replay of a log that is cut off, and of sides and connections that are not in it" $ do
+      out <-
+        inNamespace program folder ["python3"] . concat $
+          [ "pages; $W get --stack tun:weft0,10.9.0.2 --capture $T/a.pcap http://10.9.0.1:8000/inner/a.txt; echo;",
+            "head -c -5 $T/a.pcap > $T/cut.pcap; $W tcp replay $T/cut.pcap --summary >/dev/null;",
+            "$W tcp replay $T/a.pcap --side 10.9.0.3 || echo status $?; $W tcp replay $T/a.pcap --connection 2 || echo status $?"
+          ]
+      mapM_ (contains out) ["cut.pcap ends within a packet", "10.9.0.3 is not in", "a.pcap has 1 connection"]
+      length (filter (== "status 1") (lines out)) @?= 2,
     testCase "replay of a log of the kernel's TCP, written by tshark" $ do
       needProgram "tshark"
       out <-

@@ -129,7 +129,8 @@ logged loses = do
     found <- readCapture path
     case found of
       Left e -> assertFailure (show e)
-      Right (link, records) -> do
+      Right (link, records, rest) -> do
+        rest @?= 0
         let seen = seenIn link records
         assertBool "a packet cannot be read" (all isRight seen)
         pure (rights seen)

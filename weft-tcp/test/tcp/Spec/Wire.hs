@@ -66,7 +66,8 @@ inverse =
     testProperty "ARP" . forAll genArp $ \a -> Ethernet.decodeArp (Ethernet.encodeArp a) === Right a,
     testProperty "pcap" . forAll (listOf ((,) <$> choose (0, 2 ^ (50 :: Int)) <*> genBytes 100)) $ \rs ->
       let records = [Pcap.Record at b | (at, b) <- rs]
-       in Pcap.decodeFile (Pcap.fileHeader Pcap.RawIp <> foldMap Pcap.encodeRecord records) === Right (Pcap.RawIp, records)
+          whole = Pcap.fileHeader Pcap.RawIp <> foldMap Pcap.encodeRecord records
+       in conjoin [Pcap.decodeFile whole === Right (Pcap.RawIp, records, 0), Pcap.decodeFile (whole <> B.pack [1, 2, 3]) === Right (Pcap.RawIp, records, 3)]
   ]
   where
     genIcmp =
@@ -267,7 +268,7 @@ everything b = length (show parsed) + length (show frames)
       Right (Packet.Whole p) -> Right (transport p)
       Right (Packet.Fragment key piece) ->
         let (r, fs) = addFragment defaultLimits 0 key piece noFragments in Right [show key, show r, show (heldBytes fs)]
-    frames = (Ethernet.decodeFrame b, Ethernet.decodeArp b, fmap (fmap length) (Pcap.decodeFile b))
+    frames = (Ethernet.decodeFrame b, Ethernet.decodeArp b, fmap (\(link, records, rest) -> (link, length records, rest)) (Pcap.decodeFile b))
     transport p =
       let (s, d, body) = (Packet.packetSource p, Packet.packetDestination p, Packet.packetBody p)
        in -- Decode the segment without verifying its checksum too, because most changes make the checksum wrong.

@@ -46,8 +46,9 @@ encodeRecord (Record at packet) =
     (s, us) = at `divMod` 1000000
     len = put32 (fromIntegral (B.length packet))
 
--- | Decode a whole file. A truncated record ends it.
-decodeFile :: ByteString -> Either Malformed (LinkType, [Record])
+-- | Decode a whole file: the type of its packets, its records, and the number of bytes at its end that are not a whole
+-- record.
+decodeFile :: ByteString -> Either Malformed (LinkType, [Record], Int)
 decodeFile b
   | B.length b < 24 = Left Truncated
   | otherwise = do
@@ -60,12 +61,15 @@ decodeFile b
     link <- case lookup (swap (word32At b 20)) [(number l, l) | l <- [minBound ..]] of
       Just l -> Right l
       Nothing -> Left WrongVersion
-    Right (link, records swap unit (B.drop 24 b))
+    let (found, rest) = records swap unit (B.drop 24 b)
+    Right (link, found, rest)
 
-records :: (Word32 -> Word32) -> Int64 -> ByteString -> [Record]
+records :: (Word32 -> Word32) -> Int64 -> ByteString -> ([Record], Int)
 records swap unit b
-  | B.length b < 16 || B.length b - 16 < len = []
-  | otherwise = Record (field 0 * 1000000 + field 4 `div` unit) (slice 16 len b) : records swap unit (B.drop (16 + len) b)
+  | B.length b < 16 || B.length b - 16 < len = ([], B.length b)
+  | otherwise =
+    let (found, rest) = records swap unit (B.drop (16 + len) b)
+     in (Record (field 0 * 1000000 + field 4 `div` unit) (slice 16 len b) : found, rest)
   where
     field at = fromIntegral (swap (word32At b at)) :: Int64
     len = fromIntegral (swap (word32At b 8))

@@ -2,7 +2,7 @@
 -- Description : @weft tcp replay@
 --
 -- Replays a packet log into "Weft.Tcp.Core" and prints the connection's state after each packet. Exit status: 0, 1 if
--- the file cannot be read or has no connection, 2 for wrong arguments, 3 if an invariant of the core was violated.
+-- the file cannot be read, or has no connection, or not the one that is asked for, 2 for wrong arguments, 3 if an invariant of the core was violated.
 module Weft.Tools.Tcp.Replay
   ( replayCommand,
   )
@@ -45,15 +45,20 @@ replayCommand =
 run :: FilePath -> Maybe Address -> Maybe Int -> Bool -> IO ()
 run path side wanted brief = do
   found <- try (readCapture path)
-  (link, records) <- case found of
+  (link, records, rest) <- case found of
     Left e -> failed (path <> ": " <> ioe_description (e :: IOException))
     Right (Left _) -> failed (path <> " is no pcap file of IP packets or Ethernet frames; editcap -F pcap converts others, and tcpdump -i NAME writes one of a single interface")
     Right (Right r) -> pure r
   let seen = seenIn link records
       unread = length (lefts seen)
       connectionsThere = zip [1 :: Int ..] (replay side (rights seen))
+  when (rest > 0) $ hPutStrLn stderr ("weft tcp replay: warning: " <> path <> " ends within a packet: its last " <> show rest <> " bytes are left out")
   when (unread > 0) $ putStrLn (show unread <> " packets could not be read: fragments, or cut off")
   when (null connectionsThere) $ failed (path <> " has no TCP segments")
+  forM_ side $ \a ->
+    unless (or [a == fst end | s <- rights seen, end <- [seenFrom s, seenTo s]]) $ failed (showAddress a <> " is not in " <> path)
+  forM_ wanted $ \n ->
+    unless (n `elem` map fst connectionsThere) $ failed (path <> " has " <> show (length connectionsThere) <> (if length connectionsThere == 1 then " connection" else " connections") <> ", and none is number " <> show n)
   broken <- or <$> mapM (uncurry (shown brief)) [c | c@(n, _) <- connectionsThere, maybe True (== n) wanted]
   when broken (exitWith (ExitFailure 3))
   where
