@@ -101,10 +101,10 @@ allocationOfFile program = scratchFolder "file" $ \folder -> do
       replicateM_ 200 ask
       replicateM_ 2 (allocated port)
       early <- allocated port
-      after <- allocated port
+      middle <- allocated port
       replicateM_ 1000 ask
       late <- allocated port
-      pure ((late - after - (after - early)) / 1000)
+      pure ((late - middle - (middle - early)) / 1000)
   where
     allocated :: PortNumber -> IO Double
     allocated port = do
