@@ -45,7 +45,7 @@ tests =
     "peers"
     [ testGroup "negotiation" (map negotiated negotiations),
       testGroup "answers" [answersOneByteSegments, manyAtOnce, oneTurn, roles, roleMeanwhile, portsOfTakenOver V10, portsOfTakenOver V13, sameSwitchTwice, inTurn],
-      testGroup "faults" (map faulty faults ++ [unknownType, manyFaults, brokenApplication, fuzzed]),
+      testGroup "faults" (map faulty faults ++ [unknownType, portlessPacket, manyFaults, brokenApplication, fuzzed]),
       testGroup "peers that stop" [silent, echoes, slowHandshake, readsNothing, postsToDeaf, killedSenders, departure, hostAge]
     ]
 
@@ -251,30 +251,44 @@ inTurn = testCase "switches are handed to the capabilities in turn" $ do
 
 -- Faults ----------------------------------------------------------------------------------
 
-data Outcome = ErrorThenEnd (Int, Int) | JustEnd
-
 -- | Faulty bytes, whether they come after the handshake, and the outcome.
-faults :: [(String, Bool, B.ByteString, Outcome)]
+faults :: [(String, Bool, B.ByteString, (Int, Int))]
 faults =
-  [ ("a length below 8", True, B.pack [1, 2, 0, 4, 0, 0, 0, 1], ErrorThenEnd (1, 6)),
-    ("a length of 0 behind a good message", True, B.pack [1, 3, 0, 8, 0, 0, 0, 1, 1, 2, 0, 0, 0, 0, 0, 1], ErrorThenEnd (1, 6)),
-    ("another version", True, B.pack [4, 2, 0, 8, 0, 0, 0, 1], ErrorThenEnd (1, 0)),
-    ("a length below 8 as HELLO", False, B.pack [1, 0, 0, 7, 0, 0, 0, 0], JustEnd),
-    ("a HELLO that is cut", False, B.pack [4, 0, 0, 12, 0, 0, 0, 1, 0, 1, 0, 16], ErrorThenEnd (0, 0)),
-    ("no HELLO", False, B.pack [1, 5, 0, 8, 0, 0, 0, 1], ErrorThenEnd (0, 0)),
-    ("HTTP", False, "GET / HTTP/1.1\r\nHost: x\r\n\r\n" <> B.replicate 30000 65, ErrorThenEnd (0, 0))
+  [ ("a length below 8", True, B.pack [1, 2, 0, 4, 0, 0, 0, 1], (1, 6)),
+    ("a length of 0 behind a good message", True, B.pack [1, 3, 0, 8, 0, 0, 0, 1, 1, 2, 0, 0, 0, 0, 0, 1], (1, 6)),
+    ("another version", True, B.pack [4, 2, 0, 8, 0, 0, 0, 1], (1, 0)),
+    ("a length below 8 as HELLO", False, B.pack [1, 0, 0, 7, 0, 0, 0, 0], (1, 6)),
+    ("a length of 0 as HELLO", False, B.pack [4, 0, 0, 0, 0, 0, 0, 0], (1, 6)),
+    ("a HELLO that is cut", False, B.pack [4, 0, 0, 12, 0, 0, 0, 1, 0, 1, 0, 16], (0, 0)),
+    ("no HELLO", False, B.pack [1, 5, 0, 8, 0, 0, 0, 1], (0, 0)),
+    ("HTTP", False, "GET / HTTP/1.1\r\nHost: x\r\n\r\n" <> B.replicate 30000 65, (0, 0))
   ]
 
-faulty :: (String, Bool, B.ByteString, Outcome) -> TestTree
-faulty (name, late, bytes, outcome) = testCase name . withWitness plain $ \c address -> withPeer address $ \p -> do
+faulty :: (String, Bool, B.ByteString, (Int, Int)) -> TestTree
+faulty (name, late, bytes, codes) = testCase name . withWitness plain $ \c address -> withPeer address $ \p -> do
   when late (switchHandshake c V10 1 p)
   _ <- try (sendBytes p bytes) :: IO (Either IOException ())
-  case outcome of
-    ErrorThenEnd codes -> do
-      (_, found) <- expect "an ERROR" errorCodes p
-      found @?= codes
-    JustEnd -> pure ()
+  (_, found) <- expect "an ERROR" errorCodes p
+  found @?= codes
   ended p
+
+-- | OpenFlow 1.3.5, 7.4.1: a PACKET_IN names its input port. Without it, nothing is known about where to flood.
+portlessPacket :: TestTree
+portlessPacket = testCase "a PACKET_IN without an input port is reported and dropped" $ do
+  problems <- newIORef []
+  withWitness plain {settingsOnIncident = \case { Misunderstood d why -> modifyIORef' problems ((d, why) :); _ -> pure () }} $ \c address -> withPeer address $ \p -> do
+    switchHandshake c V13 1 p
+    let frame = B.pack ([2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0] ++ replicate 46 0)
+        start n = B.pack ([4, 10, 0, n, 0, 0, 0, 77, 255, 255, 255, 255, 0, 60, 0, 0] ++ replicate 8 0)
+    sendBytes p (start (34 + 60) <> B.pack ([0, 1, 0, 4] ++ replicate 6 0) <> frame)
+    sendMessageOf V13 78 (PacketInMessage (PacketIn noBuffer 60 portAny 0 0 0 [] frame)) p
+    sendMessageOf V13 79 (EchoRequest "behind them") p
+    let go = do
+          (m, packet) <- expect "ECHO_REPLY" (\case EchoReply _ -> Just False; PacketOutMessage _ -> Just True; _ -> Nothing) p
+          when packet (assertFailure ("an answer to " <> show (headerXid m)))
+    go
+    found <- readIORef problems
+    map fst found @?= [DatapathId 1, DatapathId 1]
 
 unknownType :: TestTree
 unknownType = testCase "an unknown type draws an ERROR and the connection goes on" . withWitness plain $ \c address -> withPeer address $ \p -> do

@@ -36,6 +36,10 @@ handleMessage c s context out h bytes
     Finish "the switch changed its protocol version" <$ count out CountFault
   | headerType h == typePacketIn = case decodePacketIn version bytes of
     Left problem -> misunderstood c s context out h bytes problem
+    -- OpenFlow 1.3.5, 7.4.1: there is always one.
+    Right p | packetInPort p == portAny && version == V13 -> do
+      report c (Misunderstood (contextSwitch context) "a PACKET_IN without an input port")
+      Continue <$ count out CountFault
     Right p -> do
       count out CountPacket
       Continue <$ handlePacket c s context out (headerXid h) p

@@ -20,7 +20,6 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as BC
 import Data.IORef
-import Data.Maybe (fromMaybe)
 import GHC.IO.Exception (IOErrorType (TimeExpired), IOException (ioe_type))
 import Weft.OpenFlow.Controller.Framer
 import Weft.OpenFlow.Controller.SendQueue
@@ -54,22 +53,26 @@ leftOver (Reader _ _ ref) = do
   (partial, s) <- readIORef ref
   pure (partialBytes partial <> s)
 
--- | Wait for the next message.
-nextHere :: Reader -> IO (Header, ByteString)
-nextHere r@(Reader connection deadline ref) = do
+-- | Wait for the next message. A length below that of a header is answered in the given version, or if none has been
+-- negotiated yet in the one of the message, if it is one of ours.
+nextHere :: [Version] -> SendQueue -> Reader -> IO (Header, ByteString)
+nextHere ours sendQueue r@(Reader connection deadline ref) = do
   (partial, s) <- readIORef ref
   case nextMessage s of
     Whole h message rest -> (h, message) <$ writeIORef ref (nothingPartial, rest)
-    Unframed _ -> throwIO (HandshakeFailed "the switch sent a message with a length below 8")
+    Unframed h -> tooShort h
     Missing _ -> do
       more <- connReceive connection deadline 32768 `catch` late
       when (B.null more) (throwIO (HandshakeFailed "the connection ended in the handshake"))
       case feed (if B.null s then partial else partialOf s) more of
-        Broken _ -> throwIO (HandshakeFailed "the switch sent a message with a length below 8")
+        Broken h -> tooShort h
         Still partial' -> writeIORef ref (partial', B.empty)
         Complete first rest -> writeIORef ref (nothingPartial, if B.null first then rest else first <> rest)
-      nextHere r
+      nextHere ours sendQueue r
   where
+    tooShort h = do
+      mapM_ (sendHere sendQueue . pure) (encode (versionFor ours h) (headerXid h) (problemError (versionFor ours h) BadLength B.empty))
+      throwIO (HandshakeFailed "the switch sent a message with a length below 8")
     late e
       | TimeExpired <- ioe_type e = throwIO HandshakeTimeout
       | otherwise = throwIO e
@@ -78,7 +81,7 @@ nextHere r@(Reader connection deadline ref) = do
 negotiate :: [Version] -> SendQueue -> Reader -> IO Version
 negotiate ours sendQueue r = do
   mapM_ (sendHere sendQueue . pure) (runPut (putHello highest 1 ours))
-  (h, bytes) <- nextHere r
+  (h, bytes) <- nextHere ours sendQueue r
   case decode bytes of
     Right (_, Hello bitmap) -> case common (headerVersion h) bitmap of
       Just version -> pure version
@@ -93,10 +96,15 @@ negotiate ours sendQueue r = do
       v : _ -> Just v
       [] -> Nothing
     refuse h why = do
-      -- In the peer's version if it is one of ours. HELLO_FAILED, INCOMPATIBLE.
-      let version = fromMaybe (maximum ours) (versionFromByte (headerVersion h))
-      mapM_ (sendHere sendQueue . pure) (encode version (headerXid h) (Error 0 0 (BC.pack why)))
+      -- HELLO_FAILED, INCOMPATIBLE.
+      mapM_ (sendHere sendQueue . pure) (encode (versionFor ours h) (headerXid h) (Error 0 0 (BC.pack why)))
       throwIO (HandshakeFailed why)
+
+-- | The version of an ERROR message: that of the peer's message if it is one of ours.
+versionFor :: [Version] -> Header -> Version
+versionFor ours h = case versionFromByte (headerVersion h) of
+  Just version | version `elem` ours -> version
+  _ -> maximum ours
 
 -- | Request the features of the switch. Echo requests are answered meanwhile. Other messages that arrive before the
 -- reply, such as PORT_STATUS, are dropped: the reply has newer information.
@@ -107,7 +115,7 @@ askFeatures version sendQueue r = do
   where
     go 0 = throwIO (HandshakeFailed "no FEATURES_REPLY")
     go n = do
-      (h, bytes) <- nextHere r
+      (h, bytes) <- nextHere [version] sendQueue r
       unless (headerVersion h == versionByte version) (failWith h bytes (BadVersion (headerVersion h)) "the switch changed its protocol version")
       case decode bytes of
         Right (_, FeaturesReply f) -> f <$ when (featuresAuxiliary f /= 0) (throwIO (HandshakeFailed "an auxiliary connection"))
