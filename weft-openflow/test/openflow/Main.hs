@@ -2,6 +2,7 @@
 -- The controller: its pure parts, its connections with correct and faulty peers, and Open vSwitch and mininet.
 module Main (main) where
 
+import qualified Spec.Answers
 import qualified Spec.Cluster
 import qualified Spec.Leaving
 import qualified Spec.Limits
@@ -19,4 +20,4 @@ import Test.Tasty hiding (defaultMain)
 import Weft.Test.Main (defaultMain)
 
 main :: IO ()
-main = defaultMain (testGroup "openflow" [Spec.Network.tests, Spec.Peers.tests, Spec.Leaving.tests, Spec.Statistics.tests, Spec.Rude.tests, Spec.Limits.tests, Spec.Load.tests, Spec.Northbound.tests, Spec.Ovs.tests, Spec.Secure.tests, Spec.Cluster.tests, Spec.Views.tests, Spec.Mininet.tests])
+main = defaultMain (testGroup "openflow" [Spec.Network.tests, Spec.Peers.tests, Spec.Leaving.tests, Spec.Statistics.tests, Spec.Rude.tests, Spec.Limits.tests, Spec.Load.tests, Spec.Northbound.tests, Spec.Answers.tests, Spec.Ovs.tests, Spec.Secure.tests, Spec.Cluster.tests, Spec.Views.tests, Spec.Mininet.tests])

@@ -39,6 +39,7 @@ module Weft.OpenFlow.Controller
 
     -- * Sending
     sendMessage,
+    RequestFailure (..),
     setRole,
   )
 where
@@ -149,23 +150,40 @@ controllerIncidents c = incidentsTotal <$> readIORef (controllerReports c)
 
 -- Statistics ------------------------------------------------------------------------------
 
--- | Request statistics from a switch, and wait at most 5 seconds for all parts of the reply. 'Nothing' if there is no
--- such switch, it does not support these statistics, it did not reply, or its reply is longer than 16 MiB.
-askSwitch :: Controller -> DatapathId -> StatsRequest -> IO (Maybe [StatsReply])
+-- | Request statistics from a switch, and wait at most 5 seconds for all parts of the reply. A switch of 1.0 is asked
+-- only by its master.
+askSwitch :: Controller -> DatapathId -> StatsRequest -> IO (Either RequestFailure [StatsReply])
 askSwitch c d request = do
   found <- Map.lookup d <$> readIORef (controllerSessions c)
-  case found of
-    Nothing -> pure Nothing
-    Just s -> ask s request
+  maybe (pure (Left NotConnected)) (\s -> ask c s request) found
 
-ask :: Session -> StatsRequest -> IO (Maybe [StatsReply])
-ask s request = do
+ask :: Controller -> Session -> StatsRequest -> IO (Either RequestFailure [StatsReply])
+ask c s request = do
   xid <- nextXid s
   var <- newEmptyMVar
   let change f = atomicModifyIORef' (sessionAsking s) (\m -> (f m, ()))
   bracket_ (change (Map.insert xid (Asking 0 [] var))) (change (Map.delete xid)) $ do
-    sent <- postMessage s xid (StatsRequestMessage request)
-    if sent then (>>= id) <$> within (seconds 5) (takeMVar var) else pure Nothing
+    -- Requests that are pending when a session leaves are completed. It may have left before this one was added.
+    now <- Map.lookup (featuresDatapath (sessionFeatures s)) <$> readIORef (controllerSessions c)
+    if fmap sessionNumber now /= Just (sessionNumber s)
+      then pure (Left NotConnected)
+      else do
+        sent <- sendTo s xid (StatsRequestMessage request)
+        case sent of
+          Left why -> pure (Left why)
+          Right () -> maybe (Left NoReply) (maybe (Left NotConnected) (>>= checked)) <$> within (seconds 5) (takeMVar var)
+  where
+    checked parts = if all (answers request) parts then Right parts else Left OtherReply
+
+-- | Whether a reply has the statistics that were requested.
+answers :: StatsRequest -> StatsReply -> Bool
+answers request reply = case (request, reply) of
+  (DescRequest, DescReply _) -> True
+  (FlowStatsRequest _, FlowStatsReply _) -> True
+  (TableStatsRequest, TableStatsReply _) -> True
+  (PortStatsRequest _, PortStatsReply _) -> True
+  (PortDescRequest, PortDescReply _) -> True
+  _ -> False
 
 -- | Request the port counters of all switches that have replied to the last request, without waiting. Of a switch, as
 -- many ports are kept as in the topology.
@@ -176,10 +194,10 @@ pollPorts c = readIORef (controllerSessions c) >>= mapM_ poll
       waiting <- readIORef (sessionPolled s)
       unless waiting $ do
         writeIORef (sessionPolled s) True
-        void (spawn c "weft openflow counters" ((ask s (PortStatsRequest portAny) >>= record s) `finally` writeIORef (sessionPolled s) False))
+        void (spawn c "weft openflow counters" ((ask c s (PortStatsRequest portAny) >>= record s) `finally` writeIORef (sessionPolled s) False))
     record s replies = do
       time <- currentMillis
-      let new = Map.fromList (take most [(portStatsPort p, [(time, p)]) | Just parts <- [replies], PortStatsReply ps <- parts, p <- ps])
+      let new = Map.fromList (take most [(portStatsPort p, [(time, p)]) | Right parts <- [replies], PortStatsReply ps <- parts, p <- ps])
       modifyIORef' (sessionPortStats s) (\old -> Map.unionWith lastTwo new (Map.intersection old new))
     -- Without thunks: until somebody asks for the rates, they would retain all earlier readings.
     lastTwo (new : _) (old : _) = [new, old]
@@ -211,14 +229,12 @@ portRates c d = do
 
 -- Sending ---------------------------------------------------------------------------------
 
--- | Send a message to a switch, without waiting. 'False' if there is no such switch, or its version has no encoding for
--- the message.
-sendMessage :: Controller -> DatapathId -> Message -> IO Bool
+-- | Send a message to a switch, without waiting. A slave changes no flows and sends no packets, and to a switch of 1.0 it
+-- sends nothing but echoes.
+sendMessage :: Controller -> DatapathId -> Message -> IO (Either RequestFailure ())
 sendMessage c d message = do
   found <- Map.lookup d <$> readIORef (controllerSessions c)
-  case found of
-    Nothing -> pure False
-    Just s -> nextXid s >>= \xid -> postMessage s xid message
+  maybe (pure (Left NotConnected)) (\s -> nextXid s >>= \xid -> sendTo s xid message) found
 
 -- | Set this controller's role at a switch, with the generation ID of the election; see 'settingsRole'.
 setRole :: Controller -> DatapathId -> Role -> Word64 -> IO ()

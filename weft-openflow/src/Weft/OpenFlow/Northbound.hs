@@ -159,7 +159,7 @@ onSwitch c d version method what request = case (method, what) of
   (_, "ports") -> pure (notAllowed ["GET", "HEAD"])
   _ -> pure (failed status404 "no such resource")
   where
-    asked question form = maybe (failed status504 "the switch did not answer") (answer status200 . form) <$> askSwitch c d question
+    asked question form = either unanswered (answer status200 . form) <$> askSwitch c d question
     changed command done
       | not ("application/json" `B.isPrefixOf` fromMaybe "" (lookup hContentType (requestHeaders request))) =
         pure (failed status415 "send application/json")
@@ -172,8 +172,23 @@ onSwitch c d version method what request = case (method, what) of
             Right flow -> do
               sent <- sendMessage c d (FlowModMessage flow)
               -- The deletion of all flows includes the flow by which a switch of 1.3 reports packets.
-              when (sent && version == V13 && flowCommand flow == FlowDelete && null (flowMatch flow)) (void (sendMessage c d tableMissFlow))
-              pure (if sent then answer done (object ["sent" .= True]) else failed status400 "the switch's version of OpenFlow has no such flow")
+              when (sent == Right () && version == V13 && flowCommand flow == FlowDelete && null (flowMatch flow)) (void (sendMessage c d tableMissFlow))
+              pure (either unanswered (const (answer done (object ["sent" .= True]))) sent)
+
+-- | The response to a request that the switch did not receive or did not answer.
+unanswered :: RequestFailure -> Response
+unanswered why = case why of
+  NotConnected -> failed status503 "the switch has disconnected"
+  NotMaster -> failed status409 "this controller is a slave of the switch, or its role is not known yet; send the request to the master"
+  NotInVersion -> failed status400 "the switch's version of OpenFlow has no such flow"
+  NoReply -> failed status504 "the switch did not answer"
+  RepliedError t code -> failed status502 ("the switch answered ERROR, type " <> number t <> ", code " <> number code)
+  ReplyTooLong -> failed status502 "the switch's answer is longer than 16 MiB"
+  OtherReply -> failed status502 "the switch answered with statistics that are not those requested"
+  ReplyNotUnderstood problem -> failed status502 ("the switch's answer was not understood: " <> T.pack (show problem))
+  where
+    number = T.pack . show
+
 
 -- | The whole body, or 'Nothing' if it is too long.
 bodyOf :: Request -> IO (Maybe B.ByteString)

@@ -17,6 +17,7 @@ module Weft.OpenFlow.Wire
     decodeBody,
     decodePacketIn,
     typePacketIn,
+    typeStatsReply,
     Problem (..),
     problemError,
 

@@ -121,7 +121,7 @@ tooMuchQueued :: TestTree
 tooMuchQueued = testCase "too many messages for a switch that reads nothing" . withIncidents (patient plain) $ \c address incidents ->
   withPeer address $ \p -> do
     switchHandshake c V10 1 p
-    let go = sendMessage c (DatapathId 1) (EchoRequest (B.replicate 60000 0)) >>= \sent -> when sent go
+    let go = sendMessage c (DatapathId 1) (EchoRequest (B.replicate 60000 0)) >>= \sent -> when (sent == Right ()) go
     go
     endsBecause incidents (Just (DatapathId 1)) "more than 1 MiB"
 

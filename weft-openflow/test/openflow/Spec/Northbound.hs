@@ -3,9 +3,14 @@
 
 -- |
 -- The REST interface, metrics, events, and the page in a browser.
-module Spec.Northbound (tests) where
+module Spec.Northbound
+  ( tests,
 
-import Control.Concurrent (threadDelay)
+    -- * For other tests
+    request,
+  )
+where
+
 import Control.Exception (bracket, finally)
 import Control.Monad (forM_, unless, void)
 import Data.Aeson
@@ -154,6 +159,7 @@ flows = testCase "flows are added, deleted and asked for" . withNetwork $ \_ _ p
 allFlows :: TestTree
 allFlows = testCase "a switch of 1.3 whose flows are all deleted still reports packets" . withTestController (patient defaultSettings {settingsPortStats = Nothing}) $ \c address -> withPeer address $ \p -> do
   switchHandshake c V13 1 p
+  eventually "the role is known" (all infoActive <$> connectedSwitches c)
   side <- newNorthbound LocalClients c
   Http.withServer (Http.setHost "127.0.0.1" (Http.setPort 0 Http.defaultSettings)) (northbound side) $ \server -> case Http.serverAddress server of
     SockAddrInet port _ -> do
@@ -212,6 +218,7 @@ prerequisites :: TestTree
 prerequisites = testCase "a field without its prerequisites is refused" . forM_ [V10, V13] $ \version ->
   withTestController (patient defaultSettings) $ \c address -> withPeer address $ \p -> do
     switchHandshake c version 1 p
+    eventually "the role is known" (all infoActive <$> connectedSwitches c)
     side <- newNorthbound LocalClients c
     Http.withServer (Http.setHost "127.0.0.1" (Http.setPort 0 Http.defaultSettings)) (northbound side) $ \s -> case Http.serverAddress s of
       SockAddrInet port _ -> do

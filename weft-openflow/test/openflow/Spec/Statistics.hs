@@ -30,7 +30,7 @@ tests :: TestTree
 tests = testGroup "statistics" [inParts, tooLong, unreadCounters, countersOfManyPorts, muteSwitch]
 
 -- | Request all flows. Returns the request's transaction ID, and the variable for the result.
-asked :: Controller -> Peer -> IO (Xid, MVar (Maybe [StatsReply]))
+asked :: Controller -> Peer -> IO (Xid, MVar (Either RequestFailure [StatsReply]))
 asked c p = do
   result <- newEmptyMVar
   _ <- forkIO (askSwitch c (DatapathId 1) (FlowStatsRequest everyFlow) >>= putMVar result)
@@ -45,9 +45,11 @@ inParts = testCase "statistics in several parts, and none" . withWitness plain $
   sendMessageOf V13 xid (StatsReplyMessage True (FlowStatsReply [flow 1, flow 2])) p
   sendMessageOf V13 xid (StatsReplyMessage False (FlowStatsReply [flow 3])) p
   parts <- takeMVar result
-  parts @?= Just [FlowStatsReply [flow 1, flow 2], FlowStatsReply [flow 3]]
+  parts @?= Right [FlowStatsReply [flow 1, flow 2], FlowStatsReply [flow 3]]
   none <- askSwitch c (DatapathId 99) DescRequest
-  none @?= Nothing
+  none @?= Left NotConnected
+  gone <- sendMessage c (DatapathId 99) BarrierRequest
+  gone @?= Left NotConnected
 
 -- | 20 MB in parts of 64,000 bytes, and the last part.
 tooLong :: TestTree
@@ -57,7 +59,7 @@ tooLong = testCase "statistics that are too long are given up, and the switch st
   let part more = encoded V13 xid (StatsReplyMessage more (FlowStatsReply (replicate 1100 (FlowStats 0 1 0 1 0 0 0 0 0 0 [] []))))
   replicateM_ (20000000 `div` B.length (part True)) (sendBytes p (part True))
   sendBytes p (part False)
-  takeMVar result >>= (@?= Nothing)
+  takeMVar result >>= (@?= Left ReplyTooLong)
   sendMessageOf V13 5 (EchoRequest (C.pack "still there")) p
   void (expect "ECHO_REPLY" (\case EchoReply _ -> Just (); _ -> Nothing) p)
 

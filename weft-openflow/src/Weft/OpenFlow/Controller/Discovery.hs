@@ -143,8 +143,8 @@ deliverReplies c s context xid out (reply : rest) = do
     SendTo d message -> do
       found <- Map.lookup d <$> readIORef (controllerSessions c)
       forM_ found $ \other -> do
-        fits <- postMessage other xid message
-        unless fits (unfit message)
+        sent <- sendTo other xid message
+        when (sent == Left NotInVersion) (unfit message)
     Stop -> pure ()
     Notify (HostSeen mac port ip) -> changeTopology c $ \t ->
       (fromMaybe t (hostSeen (contextTime context) mac (contextSwitch context, port) ip t), ())

@@ -51,6 +51,7 @@ handleMessage c s context out h bytes
 
 misunderstood :: Controller -> Session -> Context -> Out -> Header -> ByteString -> Problem -> IO Verdict
 misunderstood c s context out h bytes problem = do
+  when (headerType h == typeStatsReply (sessionVersion s)) (void (answeredBy s (headerXid h) (ReplyNotUnderstood problem)))
   report c (Misunderstood (contextSwitch context) (show problem))
   _ <- writePut out (errorFor (sessionVersion s) h bytes problem)
   Continue <$ count out CountFault
@@ -112,8 +113,9 @@ handleOther c s context out h message = case message of
   GetConfigReply _ -> pure ()
   RoleReply _ _ -> pure ()
   Error t code _ -> do
+    asked <- answeredBy s (headerXid h) (RepliedError t code)
     report c (SwitchError d (fromIntegral t) (fromIntegral code))
-    deliverHere (headerXid h) (Other message)
+    unless asked (deliverHere (headerXid h) (Other message))
   PortStatus reason port -> portNow reason port
   FlowRemovedMessage r -> deliverHere (headerXid h) (FlowGone r)
   StatsReplyMessage more reply -> do
@@ -140,14 +142,23 @@ answered s h more reply = do
   found <- atomicModifyIORef' (sessionAsking s) $ \m -> case Map.lookup xid m of
     Nothing -> (m, Nothing)
     Just (Asking before parts var)
-      | size > mostBytes -> (Map.delete xid m, Just (void (tryPutMVar var Nothing)))
+      | size > mostBytes -> (Map.delete xid m, Just (complete var (Left ReplyTooLong)))
       | more -> (Map.insert xid (Asking size (reply : parts) var) m, Just (pure ()))
-      | otherwise -> (Map.delete xid m, Just (void (tryPutMVar var (Just (reverse (reply : parts))))))
+      | otherwise -> (Map.delete xid m, Just (complete var (Right (reverse (reply : parts)))))
       where
         size = before + headerLength h
   case found of
     Nothing -> pure False
-    Just complete -> True <$ complete
+    Just act -> True <$ act
   where
+    complete var = void . tryPutMVar var . Just
     xid = headerXid h
     mostBytes = 16777216
+
+-- | Complete a pending request, if there is one, by a failure.
+answeredBy :: Session -> Xid -> RequestFailure -> IO Bool
+answeredBy s xid why = do
+  found <- atomicModifyIORef' (sessionAsking s) (\m -> (Map.delete xid m, Map.lookup xid m))
+  case found of
+    Nothing -> pure False
+    Just (Asking _ _ var) -> True <$ tryPutMVar var (Just (Left why))

@@ -14,6 +14,7 @@ module Weft.OpenFlow.Controller.Types
     -- * Switches
     Session (..),
     Asking (..),
+    RequestFailure (..),
     Instance,
     newInstance,
 
@@ -28,6 +29,7 @@ module Weft.OpenFlow.Controller.Types
     -- * Sending
     nextXid,
     postMessage,
+    sendTo,
   )
 where
 
@@ -38,7 +40,7 @@ import Control.Monad (when)
 import Data.ByteString (ByteString)
 import Data.IORef
 import qualified Data.Map.Strict as Map
-import Data.Word (Word32, Word64)
+import Data.Word (Word16, Word32, Word64)
 import GHC.Clock (getMonotonicTimeNSec)
 import Weft.Duration (Duration, seconds)
 import Weft.OpenFlow.App
@@ -48,7 +50,7 @@ import Weft.OpenFlow.Lldp
 import Weft.OpenFlow.Message
 import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
-import Weft.OpenFlow.Wire (encode)
+import Weft.OpenFlow.Wire (Problem, encode)
 import Weft.Transport (Connection)
 
 -- | Settings; start from 'defaultSettings'.
@@ -75,8 +77,8 @@ data Settings = Settings
     -- | Converts an accepted connection before its first byte is read, for example to TLS.
     settingsUpgrade :: Connection -> IO Connection,
     -- | The controller's role at a switch that connects, and the generation ID of the election. In 1.3 the controller
-    -- sends them to the switch; 1.0 has no roles, and a slave sends nothing. 'Nothing': the controller acts as an
-    -- equal.
+    -- sends them to the switch; 1.0 has no roles, and a slave sends nothing but echoes.
+    -- 'Nothing': the controller acts as an equal.
     settingsRole :: DatapathId -> IO (Maybe (Role, Word64)),
     -- | Called by any thread of the controller when a switch has connected or disconnected, or something went wrong. For
     -- at most ten incidents a second of a switch, and a hundred of all, and then for the numbers of the others
@@ -272,8 +274,29 @@ data Session = Session
     sessionTotals :: !(IORef Totals)
   }
 
--- | The number of bytes of the reply so far, its parts, the last one first, and the variable for the whole reply.
-data Asking = Asking !Int [StatsReply] (MVar (Maybe [StatsReply]))
+-- | The number of bytes of the reply so far, its parts, the last one first, and the variable for the whole reply;
+-- 'Nothing': the switch has disconnected.
+data Asking = Asking !Int [StatsReply] (MVar (Maybe (Either RequestFailure [StatsReply])))
+
+-- | Why a message was not sent to a switch, or a request has no reply.
+data RequestFailure
+  = -- | There is no such switch, or it has disconnected meanwhile.
+    NotConnected
+  | -- | This controller is a slave of the switch, or its role is not known yet.
+    NotMaster
+  | -- | The switch's version of OpenFlow has no encoding for the message.
+    NotInVersion
+  | -- | The switch did not reply within 5 seconds.
+    NoReply
+  | -- | The switch answered with an ERROR message: type and code.
+    RepliedError !Word16 !Word16
+  | -- | The reply is longer than 16 MiB.
+    ReplyTooLong
+  | -- | The reply has statistics of another kind.
+    OtherReply
+  | -- | The reply could not be decoded: the reason.
+    ReplyNotUnderstood !Problem
+  deriving (Eq, Show)
 
 -- | The monotonic clock, in milliseconds.
 currentMillis :: IO Millis
@@ -288,3 +311,19 @@ postMessage :: Session -> Xid -> Message -> IO Bool
 postMessage s xid message = case encode (sessionVersion s) xid message of
   Nothing -> pure False
   Just bytes -> True <$ post (sessionOutlet s) [bytes :: ByteString]
+
+-- | 'postMessage', if this controller's role permits it. A slave changes no flows and sends no packets (1.3.5, 6.3.4), and
+-- to a switch of 1.0, which has no roles, it sends nothing but echoes.
+sendTo :: Session -> Xid -> Message -> IO (Either RequestFailure ())
+sendTo s xid message = do
+  active <- readIORef (sessionActive s)
+  if active || forSlaves
+    then (\sent -> if sent then Right () else Left NotInVersion) <$> postMessage s xid message
+    else pure (Left NotMaster)
+  where
+    forSlaves = case message of
+      EchoRequest _ -> True
+      EchoReply _ -> True
+      FlowModMessage _ -> False
+      PacketOutMessage _ -> False
+      _ -> sessionVersion s /= V10

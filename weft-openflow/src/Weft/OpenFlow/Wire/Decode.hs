@@ -6,6 +6,7 @@ module Weft.OpenFlow.Wire.Decode
     decodeBody,
     decodePacketIn,
     typePacketIn,
+    typeStatsReply,
   )
 where
 
@@ -48,6 +49,12 @@ decodeBody version kind s
 -- | The type of PACKET_IN, in both versions.
 typePacketIn :: Word8
 typePacketIn = 10
+
+-- | The type of a reply to a request for statistics.
+typeStatsReply :: Version -> Word8
+typeStatsReply version = case version of
+  V10 -> 17
+  V13 -> 19
 
 -- | Decode the types that have the same number in both versions.
 common :: Version -> Word8 -> Get Message
