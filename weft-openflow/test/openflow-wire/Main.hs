@@ -29,7 +29,7 @@ main =
   defaultMain . testGroup "openflow-wire" $
     [ testGroup "round trips" [roundTrip version kind gen | version <- [V10, V13], (kind, gen) <- kinds version],
       testGroup "other bytes" [mutated, cut, random, streams],
-      testGroup "bounds" [tooLong, versionLimits, helloBitmap, sizes],
+      testGroup "bounds" [tooLong, versionLimits, settable, helloBitmap, sizes],
       testGroup "Open vSwitch" ([readByOvs version kind gen | version <- [V10, V13], (kind, gen) <- kinds version] ++ map errorsByOvs wrongMessages)
     ]
 
@@ -113,6 +113,16 @@ versionLimits = testCase "what 1.0 has not is unencodable there" $ do
   encode V10 1 (flow [] [GotoTable 1]) @?= Nothing
   encode V10 1 (flow [InPort (PortNo 70000)] []) @?= Nothing
   encode V13 1 (flow [] [ApplyActions [Enqueue (PortNo 1) 1]]) @?= Nothing
+
+settable :: TestTree
+settable = testCase "a field that cannot be set is unencodable in SET_FIELD" $ do
+  let set version f = fmap B.length (encode version 1 (PacketOutMessage (PacketOut noBuffer portController [SetField f] B.empty)))
+  forM_ [V10, V13] $ \version ->
+    forM_ [InPort (PortNo 1), VlanId Untagged, Ipv4Src 0x0a000000 0xff000000, Ipv4Dst 0x0a000000 0xff000000, OtherField 0x8000 2 (B.replicate 4 0), OtherField 0x8000 4 (B.replicate 8 0), OtherField 0x8000 7 (B.replicate 12 0)] $ \f ->
+      (f, set version f) @?= (f, Nothing)
+  -- Class 0x8000, field 26: the source address of IPv6.
+  set V13 (OtherField 0x8000 52 (B.replicate 16 0)) @?= Just 48
+  set V13 (Ipv4Dst 0x0a000001 exactIp) @?= Just 40
 
 helloBitmap :: TestTree
 helloBitmap = testCase "a HELLO says 1.0 and 1.3, and any version may send one" $ do

@@ -48,7 +48,7 @@ import Weft.Test.Files (withFolder)
 import Weft.Test.Skip (needProgram, skip, testCase)
 
 tests :: TestTree
-tests = testGroup "northbound" [network, flows, allFlows, refusals, whatIsWrong, prerequisites, heads, tokens, tokenFiles, localOnly, metrics, events, browser "desktop" 1280, browser "phone" 390]
+tests = testGroup "northbound" [network, flows, allFlows, refusals, whatIsWrong, prerequisites, notInFlow, settable, heads, tokens, tokenFiles, localOnly, metrics, events, browser "desktop" 1280, browser "phone" 390]
 
 -- | Run with two switches that are linked, two hosts, and the northbound interface. The arguments: the reports of the
 -- page that 'framing' adds, the controller, the interface's port, and the peers of the two switches.
@@ -153,6 +153,10 @@ flows = testCase "flows are added, deleted and asked for" . withNetwork $ \_ _ p
   forM_ ["{\"actions\":[{\"output\":2}]}", "{\"idle_timeout\":5}", "{\"cookie\":7}", "{\"table\":1}"] $ \body -> do
     (status, said) <- send "DELETE" port body
     (status, "does not select flows" `isInfixOf` BC.unpack said) @?= (400, True)
+  -- With a priority they would be ignored.
+  forM_ ["\"actions\":[{\"output\":2}]", "\"hard_timeout\":5", "\"cookie\":7", "\"table\":1"] $ \also -> do
+    (status, said) <- send "DELETE" port ("{\"priority\":7," <> also <> "}")
+    assertEqual (show said) (400, True) (status, "does not select flows" `isInfixOf` BC.unpack said)
   where
     send method port body = request method port "/v1/switches/0000000000000001/flows" (Just body) [(hContentType, "application/json")]
 
@@ -245,10 +249,47 @@ heads = testCase "HEAD is GET without a body, and a wrong method is told the rig
     r <- Client.httpLbs base {Client.method = "PATCH"} manager
     (statusCode (Client.responseStatus r), lookup "Allow" (Client.responseHeaders r)) @?= (405, Just methods)
 
+-- | Run with a switch of that version that has a master. The arguments: the status and the text of the answer to a
+-- request that adds a flow, and the peer.
+withOne :: Version -> ((L.ByteString -> RequestHeaders -> IO (Int, String)) -> Peer -> IO a) -> IO a
+withOne version act = withTestController (patient defaultSettings {settingsPortStats = Nothing}) $ \c address -> withPeer address $ \p -> do
+  switchHandshake c version 1 p
+  eventually "the role is known" (all infoActive <$> connectedSwitches c)
+  side <- newNorthbound LocalClients c
+  Http.withServer (Http.setHost "127.0.0.1" (Http.setPort 0 Http.defaultSettings)) (northbound side) $ \s -> case Http.serverAddress s of
+    SockAddrInet port _ -> act (\body headers -> fmap BC.unpack <$> request "POST" (fromIntegral port) "/v1/switches/1/flows" (Just body) headers) p
+    _ -> assertFailure "no port"
+
+-- | A switch of 1.0 has one table, and the number 255 stands for all tables.
+notInFlow :: TestTree
+notInFlow = testCase "a flow is in one table that the switch has" . forM_ [(V10, "{\"table\":1}", "no tables"), (V10, "{\"table\":0}", "no tables"), (V13, "{\"table\":255}", "all tables")] $ \(version, body, why) ->
+  withOne version $ \added _ -> do
+    (status, said) <- added body [(hContentType, "application/json")]
+    assertEqual said (400, True) (status, why `isInfixOf` said)
+
+-- | OpenFlow 1.3.5, 7.2.5: no mask, no input port, and the field's prerequisites.
+settable :: TestTree
+settable = testCase "a field that cannot be set is refused" . withOne V13 $ \added _ -> do
+  let answers expected match actions = do
+        (status, said) <- added ("{\"match\":{" <> match <> "},\"actions\":[" <> actions <> "]}") [(hContentType, "application/json")]
+        assertEqual (show (match, actions, said)) expected status
+      ip = "\"eth_type\":2048"
+      tcp = ip <> ",\"ip_proto\":6"
+      set f = "{\"set\":{" <> f <> "}}"
+  answers 400 ip (set "\"ipv4_dst\":\"1.2.3.0/24\"")
+  answers 400 "" (set "\"in_port\":1")
+  answers 400 "\"vlan_vid\":5" (set "\"vlan_vid\":\"none\"")
+  answers 400 "" (set "\"ipv4_dst\":\"1.2.3.4\"")
+  answers 400 ip (set "\"tcp_dst\":80")
+  answers 400 "" (set "\"vlan_pcp\":1")
+  answers 201 ip (set "\"ipv4_dst\":\"1.2.3.4\"")
+  answers 201 tcp (set "\"tcp_dst\":80")
+  answers 201 "" ("{\"push_vlan\":33024}," <> set "\"vlan_vid\":5" <> "," <> set "\"vlan_pcp\":1")
+
 -- | Send a valid request that changes a flow of the given priority, and return the status. Whether the request is
 -- authorised depends on the fields given.
 aFlow :: Int -> Int -> Method -> RequestHeaders -> IO Int
-aFlow priority port method headers = fst <$> request method port "/v1/switches/1/flows" (Just ("{\"priority\":" <> fromString (show priority) <> ",\"actions\":[{\"output\":2}]}")) ((hContentType, "application/json") : headers)
+aFlow priority port method headers = fst <$> request method port "/v1/switches/1/flows" (Just ("{\"priority\":" <> fromString (show priority) <> "}")) ((hContentType, "application/json") : headers)
 
 tokens :: TestTree
 tokens = testCase "with a token, changes need it and reading does not" . withNetworkOf (BearerToken "0123456789abcdef") "127.0.0.1" $ \_ _ port one _ -> do

@@ -11,6 +11,7 @@ module Weft.OpenFlow.Northbound.Json
   )
 where
 
+import Control.Applicative ((<|>))
 import Control.Monad (unless, when)
 import Data.Aeson
 import qualified Data.Aeson.Key as Key
@@ -182,13 +183,16 @@ actionJson action = case action of
 
 -- | Decode a flow to add or delete. 'Left': the error. Unknown names are refused: otherwise a flow whose only field is
 -- misspelt would match all packets. For the same reason a field needs its prerequisites: a switch of 1.0 ignores a field
--- without them. And a deletion that is not of exactly one flow may have no field by which a switch does not select.
+-- without them. A deletion may have no field by which the switch does not select, and no flow is put into a table that
+-- the switch does not have.
 flowFromJson :: Version -> FlowCommand -> Value -> Either String FlowMod
 flowFromJson version command = parseEither . withObject "a flow" $ \o -> do
   known ["priority", "idle_timeout", "hard_timeout", "cookie", "table", "match", "actions"] o
   match <- explicitParseFieldMaybe (withObject "a match" matchOf) o "match" .!= []
-  mapM_ fail (missingPrerequisite version match)
+  mapM_ fail (missingPrerequisite version match match)
   actions <- explicitParseFieldMaybe (withArray "actions" (fmap toList . mapM actionOf)) o "actions" .!= []
+  -- In 1.0, an action on a packet without the field does nothing.
+  when (version == V13) (mapM_ (fail . ("set: " <>)) (settingPrerequisite match actions))
   priority <- o .:? "priority" .!= 0x8000
   idle <- o .:? "idle_timeout" .!= 0
   hard <- o .:? "hard_timeout" .!= 0
@@ -196,7 +200,9 @@ flowFromJson version command = parseEither . withObject "a flow" $ \o -> do
   table <- o .:? "table" .!= (if command == FlowAdd then 0 else tableAll)
   let strict = command == FlowDelete && KeyMap.member "priority" o
       unselective = ["actions", "idle_timeout", "hard_timeout"] <> (if version == V10 then ["cookie", "table"] else [])
-  when (command == FlowDelete && not strict) $
+  when (command == FlowAdd && version == V10 && KeyMap.member "table" o) (fail "OpenFlow 1.0 has no tables to choose from")
+  when (command == FlowAdd && table == tableAll) (fail "table 255 stands for all tables; a flow is in one")
+  when (command == FlowDelete) $
     mapM_ (\name -> fail (Key.toString name <> " does not select flows to delete")) (filter (`KeyMap.member` o) unselective)
   pure
     defaultFlowMod
@@ -244,10 +250,19 @@ matchOf o = do
     vlan (String "none") = pure (VlanId Untagged)
     vlan v = VlanId . Tagged <$> parseJSON v
 
--- | The error message for a field that the switch would ignore (1.0.1, 5.2.3) or refuse (1.3.5, 7.2.3.6) because of what
--- the match does not have.
-missingPrerequisite :: Version -> Match -> Maybe String
-missingPrerequisite version match = listToMaybe [name <> " needs " <> needed | field <- match, Just (name, needed, False) <- [needs field]]
+-- | The error message for a field that an action sets in packets that do not have it (1.3.5, 7.2.5). What earlier actions
+-- set and add counts.
+settingPrerequisite :: Match -> [Action] -> Maybe String
+settingPrerequisite match actions = case actions of
+  [] -> Nothing
+  SetField field : rest -> missingPrerequisite V13 match [field] <|> settingPrerequisite (match <> [field]) rest
+  PushVlan _ : rest -> settingPrerequisite (match <> [VlanId (Tagged 0)]) rest
+  _ : rest -> settingPrerequisite match rest
+
+-- | The error message for the first of some fields that the switch would ignore (1.0.1, 5.2.3) or refuse (1.3.5,
+-- 7.2.3.6) because of what the match does not have.
+missingPrerequisite :: Version -> Match -> [Field] -> Maybe String
+missingPrerequisite version match fields = listToMaybe [name <> " needs " <> needed | field <- fields, Just (name, needed, False) <- [needs field]]
   where
     needs field = case field of
       VlanPriority _ -> Just ("vlan_pcp", "a number as vlan_vid", not (null [() | VlanId (Tagged _) <- match]))
@@ -275,6 +290,10 @@ actionOf = withObject "an action" $ \o -> case KeyMap.toList o of
   [("set", Object f)] -> do
     fields <- matchOf f
     case fields of
+      [InPort _] -> fail "in_port cannot be set"
+      [VlanId Untagged] -> fail "vlan_vid is set to a number; pop_vlan removes a tag"
+      [Ipv4Src _ mask] | mask /= exactIp -> fail "ipv4_src is set to an address without a prefix length"
+      [Ipv4Dst _ mask] | mask /= exactIp -> fail "ipv4_dst is set to an address without a prefix length"
       [one] -> pure (SetField one)
       _ -> fail "set has one field"
   [("pop_vlan", Bool True)] -> pure PopVlan

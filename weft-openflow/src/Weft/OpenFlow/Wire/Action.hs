@@ -9,7 +9,7 @@ module Weft.OpenFlow.Wire.Action
 where
 
 import Control.Monad (when)
-import Data.Bits (shiftL, shiftR, (.&.))
+import Data.Bits (shiftL, shiftR, testBit, (.&.))
 import qualified Data.ByteString as B
 import Data.Word (Word16)
 import Weft.OpenFlow.Match
@@ -84,7 +84,7 @@ getAction10 kind = case kind of
 putAction13 :: Action -> Put
 putAction13 action = case action of
   Output (PortNo port) n -> putRaw 16 $ \p -> poke32 p 0 16 >> poke32 p 4 port >> poke16 p 8 n >> poke16 p 10 0 >> poke32 p 12 0
-  SetField field -> putPadded 25 (putField field)
+  SetField field -> putUnless (not (settable field)) (putPadded 25 (putField field))
   PopVlan -> header 18 8 <> putZeros 4
   PushVlan t -> header 17 8 <> putWord16 t <> putZeros 2
   Group n -> header 22 8 <> putWord32 n
@@ -92,6 +92,14 @@ putAction13 action = case action of
   OtherAction kind s -> putOther kind s
   Enqueue _ _ -> unencodable
   where
+    -- No mask, and neither IN_PORT, IN_PHY_PORT nor METADATA (1.3.5, 7.2.5). A tag is removed by another action.
+    settable field = case field of
+      InPort _ -> False
+      VlanId Untagged -> False
+      Ipv4Src _ mask -> mask == exactIp
+      Ipv4Dst _ mask -> mask == exactIp
+      OtherField c f _ -> not (testBit f 0) && not (c == 0x8000 && f `shiftR` 1 <= 2)
+      _ -> True
     -- The length counts the padding.
     putPadded kind body = case putSize body of
       Nothing -> unencodable
