@@ -12,7 +12,7 @@
 -- POST   \/v1\/switches\/ID\/flows        add a flow
 -- DELETE \/v1\/switches\/ID\/flows        delete flows with this match or a narrower one; with a priority, one flow
 -- GET    \/v1\/switches\/ID\/ports        port counters, requested from the switch
--- GET    \/v1\/events                   \/v1\/network every second, as server-sent events
+-- GET    \/v1\/events                   \/v1\/network with at most 500 hosts every second, as server-sent events
 -- GET    \/metrics                     Prometheus
 -- @
 --
@@ -31,7 +31,8 @@ module Weft.OpenFlow.Northbound
   )
 where
 
-import Control.Exception (bracket)
+import Control.Concurrent.MVar
+import Control.Exception (bracket, evaluate)
 import Control.Monad (forever, void, when)
 import Data.Aeson
 import Data.Aeson.Encoding (encodingToLazyByteString)
@@ -53,8 +54,10 @@ import Network.HTTP.Types
 import Network.Socket (SockAddr (..), hostAddress6ToTuple, hostAddressToTuple)
 import Network.Wai
 import Weft.Duration
+import Weft.OpenFlow.App (Millis)
 import Weft.OpenFlow.Controller
 import Weft.OpenFlow.Controller.Connection (tableMissFlow)
+import Weft.OpenFlow.Controller.Types (currentMillis)
 import Weft.OpenFlow.Message
 import Weft.OpenFlow.Northbound.Json
 import Weft.OpenFlow.Northbound.Page
@@ -62,12 +65,16 @@ import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
 import Weft.Timer (sleep)
 
--- | A northbound interface: the controller, the access control, and the number of open event streams.
-data Northbound = Northbound !Controller !Access !(IORef Int)
+-- | A northbound interface: the controller, the access control, the number of open event streams, and the last event.
+-- The event is held by the stream that encodes it; the others wait for it.
+data Northbound = Northbound !Controller !Access !(IORef Int) !(MVar Event)
+
+-- | When an event was encoded, and its bytes.
+data Event = Event !Millis !L.ByteString
 
 -- | The northbound interface of a running controller.
 newNorthbound :: Access -> Controller -> IO Northbound
-newNorthbound access c = Northbound c access <$> newIORef 0
+newNorthbound access c = Northbound c access <$> newIORef 0 <*> newMVar (Event minBound L.empty)
 
 -- | Clients that may add and delete flows.
 data Access
@@ -128,7 +135,7 @@ mostBody = 65536
 
 -- | The application. A JSON response with status 400 or above has a field @error@.
 northbound :: Northbound -> Application
-northbound n@(Northbound c access _) request respond = case (asked, pathInfo request) of
+northbound n@(Northbound c access _ _) request respond = case (asked, pathInfo request) of
   ("GET", []) -> respond pageResponse
   ("GET", ["v1", "network"]) -> network c >>= respond . answer status200
   ("GET", ["v1", "switches"]) -> network c >>= respond . answer status200 . part "switches"
@@ -227,11 +234,14 @@ part name v = case v of
 
 -- | The current network.
 network :: Controller -> IO Value
-network c = do
+network = networkOf Nothing
+
+networkOf :: Maybe Int -> Controller -> IO Value
+networkOf most c = do
   t <- controllerNetwork c
   infos <- connectedSwitches c
   rates <- Map.traverseWithKey (\d _ -> portRates c d) infos
-  pure (networkJson t infos rates)
+  pure (networkJson most t infos rates)
 
 pageResponse :: Response
 pageResponse = responseLBS status200 headers (L.fromStrict page)
@@ -245,17 +255,33 @@ pageResponse = responseLBS status200 headers (L.fromStrict page)
 
 -- | Respond with a stream that sends the network every second until the client disconnects.
 events :: Northbound -> (Response -> IO ResponseReceived) -> IO ResponseReceived
-events (Northbound c _ open) respond = bracket enter leave $ \free ->
+events n@(Northbound _ _ open _) respond = bracket enter leave $ \free ->
   if free
     then respond . responseStream status200 eventHeaders $ \write flush -> forever $ do
-      v <- network c
-      write ("event: network\ndata: " <> lazyByteString (encode v) <> "\n\n")
+      currentEvent n >>= write . lazyByteString
       flush
       sleep (seconds 1)
     else respond (failed status503 "too many streams of events")
   where
-    enter = atomicModifyIORef' open (\n -> if n < mostStreams then (n + 1, True) else (n, False))
-    leave free = when free (atomicModifyIORef' open (\n -> (n - 1, ())))
+    enter = atomicModifyIORef' open (\k -> if k < mostStreams then (k + 1, True) else (k, False))
+    leave free = when free (atomicModifyIORef' open (\k -> (k - 1, ())))
+
+-- | An event that is at most a second old. All streams share it: a network of many switches takes long to encode.
+currentEvent :: Northbound -> IO L.ByteString
+currentEvent (Northbound c _ _ held) = modifyMVar held $ \old@(Event made bytes) -> do
+  time <- currentMillis
+  if made > minBound && time - made < 1000
+    then pure (old, bytes)
+    else do
+      v <- networkOf (Just mostHosts) c
+      let new = "event: network\ndata: " <> encode v <> "\n\n"
+      -- Evaluated here, and not by each stream that waits.
+      _ <- evaluate (L.length new)
+      pure (Event time new, new)
+
+-- | The maximum number of hosts in an event: what the page lists.
+mostHosts :: Int
+mostHosts = 500
 
 eventHeaders :: ResponseHeaders
 eventHeaders = [(hContentType, "text/event-stream"), (hCacheControl, "no-store")]

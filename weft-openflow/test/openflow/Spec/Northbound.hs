@@ -11,15 +11,17 @@ module Spec.Northbound
   )
 where
 
+import Control.Concurrent (forkIO, killThread, threadDelay)
+import Control.Concurrent.Async (concurrently)
 import Control.Exception (bracket, finally)
-import Control.Monad (forM_, unless, void)
+import Control.Monad (forM_, forever, unless, void)
 import Data.Aeson
 import qualified Data.Aeson.KeyMap as KeyMap
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as BC
 import qualified Data.ByteString.Lazy as L
 import Data.IORef
-import Data.List (isInfixOf)
+import Data.List (intersect, isInfixOf)
 import qualified Data.Map.Strict as Map
 import Data.Maybe (fromMaybe)
 import Data.String (fromString)
@@ -48,7 +50,7 @@ import Weft.Test.Files (withFolder)
 import Weft.Test.Skip (needProgram, skip, testCase)
 
 tests :: TestTree
-tests = testGroup "northbound" [network, flows, allFlows, refusals, whatIsWrong, prerequisites, notInFlow, settable, heads, tokens, tokenFiles, localOnly, metrics, events, browser "desktop" 1280, browser "phone" 390]
+tests = testGroup "northbound" [network, flows, allFlows, refusals, whatIsWrong, prerequisites, notInFlow, settable, heads, tokens, tokenFiles, localOnly, metrics, events, oneEncoding, manyHosts, browser "desktop" 1280, browser "phone" 390]
 
 -- | Run with two switches that are linked, two hosts, and the northbound interface. The arguments: the reports of the
 -- page that 'framing' adds, the controller, the interface's port, and the peers of the two switches.
@@ -369,6 +371,48 @@ events = testCase "server-sent events" . withNetwork $ \_ c port one _ -> do
         case s of
           Just b | not (B.null b) -> next r (got <> b)
           _ -> assertFailure "the stream ended"
+
+-- | The bytes of that many events.
+eventsOf :: Int -> Int -> IO [B.ByteString]
+eventsOf port count = do
+  manager <- Client.newManager Client.defaultManagerSettings
+  base <- Client.parseRequest ("http://127.0.0.1:" <> show port <> "/v1/events")
+  Client.withResponse base manager (\r -> go r count B.empty)
+  where
+    go _ 0 _ = pure []
+    go r n got = case B.breakSubstring "\n\n" got of
+      (one, rest) | not (B.null rest) -> (one :) <$> go r (n - 1) (B.drop 2 rest)
+      _ -> do
+        s <- timeout 30000000 (Client.brRead (Client.responseBody r))
+        case s of
+          Just b | not (B.null b) -> go r n (got <> b)
+          _ -> assertFailure "the stream ended"
+
+-- | The number of messages in the events changes all the time, so two streams have equal events only if these were
+-- encoded once.
+oneEncoding :: TestTree
+oneEncoding = testCase "all streams of events share an encoding" . withNetwork $ \_ _ port one _ ->
+  bracket (forkIO (forever (sendMessageOf V10 7 (EchoRequest "") one >> threadDelay 500))) killThread . const $ do
+    both <- concurrently (eventsOf port 5) (threadDelay 300000 >> eventsOf port 5)
+    assertBool "no event is in both" (not (null (uncurry intersect both)))
+
+-- | Of 1,000 hosts.
+manyHosts :: TestTree
+manyHosts = testCase "an event has the first 500 hosts, and their number" . withNetwork $ \_ c port one _ -> do
+  forM_ [(a, b) | a <- [1 .. 4], b <- [1 .. 250]] $ \(a, b) ->
+    sendMessageOf V10 0 (PacketInMessage (PacketIn noBuffer 60 (PortNo 3) 0 0 0 [] (B.pack ([2, 0, 0, 0, 0, 9, 2, 1, 0, 0, a, b, 8, 0] ++ replicate 46 0)))) one
+  eventually "the hosts" ((>= 1002) . Map.size . topologyHosts <$> controllerNetwork c)
+  found <- eventsOf port 1
+  forM_ found $ \e -> do
+    let body = B.drop (B.length "event: network\ndata: ") e
+    fmap size (field "hosts" body) @?= Just 500
+    field "host_count" body @?= Just (Number 1002)
+  (_, whole) <- get' port "/v1/network"
+  fmap size (field "hosts" whole) @?= Just 1002
+  where
+    size v = case v of
+      Array a -> length a
+      _ -> 0
 
 -- | Chromium shows the page in a frame of that width, although its first request for events is refused.
 browser :: String -> Int -> TestTree

@@ -39,14 +39,16 @@ import Weft.OpenFlow.Message
 import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
 
--- | Everything that the page draws: switches with their ports and rates, links, hosts.
-networkJson :: Topology -> Map.Map DatapathId SwitchInfo -> Map.Map DatapathId (Map.Map PortNo Rate) -> Value
-networkJson t infos rates =
+-- | Everything that the page draws: switches with their ports and rates, links, and at most that many hosts, if there is
+-- a limit, with their whole number.
+networkJson :: Maybe Int -> Topology -> Map.Map DatapathId SwitchInfo -> Map.Map DatapathId (Map.Map PortNo Rate) -> Value
+networkJson mostHosts t infos rates =
   object
     [ "version" .= topologyVersion t,
       "switches" .= [switchJson d i (Map.lookup d (topologySwitches t)) (Map.findWithDefault Map.empty d rates) | (d, i) <- Map.toList infos],
       "links" .= [linkJson from to | (from, to) <- topologyLinks t],
-      "hosts" .= map (uncurry hostJson) (Map.toList (topologyHosts t))
+      "host_count" .= Map.size (topologyHosts t),
+      "hosts" .= map (uncurry hostJson) (maybe id take mostHosts (Map.toList (topologyHosts t)))
     ]
   where
     linkJson from@(d, p) to@(d', p') =
