@@ -223,7 +223,9 @@ portRates c d = do
     rate [(t1, new), (t0, old)] | t1 > t0 = Just (Rate (bits 2 t1 new t0 old) (bits 3 t1 new t0 old) new)
     rate ((_, new) : _) = Just (Rate 0 0 new)
     rate [] = Nothing
-    bits i t1 new t0 old = max 0 (fromIntegral (counter i new) - fromIntegral (counter i old)) * 8000 / fromIntegral (t1 - t0)
+    bits i t1 new t0 old
+      | counter i new == maxBound = 0 -- The switch does not have it.
+      | otherwise = max 0 (fromIntegral (counter i new) - fromIntegral (counter i old)) * 8000 / fromIntegral (t1 - t0)
     counter :: Int -> PortStats -> Word64
     counter i = (!! i) . (++ repeat 0) . portStatsCounters
 

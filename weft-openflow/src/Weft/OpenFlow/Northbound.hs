@@ -42,7 +42,7 @@ import qualified Data.ByteString as B
 import Data.ByteString.Builder
 import qualified Data.ByteString.Char8 as BC
 import qualified Data.ByteString.Lazy as L
-import Data.CaseInsensitive (mk)
+import Data.CaseInsensitive (CI, mk)
 import Data.Char (isAlphaNum, isAscii, isDigit)
 import Data.IORef
 import Data.List (foldl')
@@ -115,7 +115,7 @@ refusal access request = case access of
         (0, 0, 0, 0, 0, 0xffff, n, _) -> n `div` 256 == 127
         _ -> False
       SockAddrUnix _ -> True
-    isLocalName name = hostOf name `elem` ["localhost", "127.0.0.1", "[::1]"]
+    isLocalName name = mk (hostOf name) `elem` ["localhost", "127.0.0.1", "[::1]"]
     -- Remove the port.
     hostOf name = case BC.elemIndexEnd ':' name of
       Just i | BC.all isDigit (B.drop (i + 1) name) -> B.take i name
@@ -168,7 +168,7 @@ onSwitch c d version method what request = case (method, what) of
   where
     asked question form = either unanswered (answer status200 . form) <$> askSwitch c d question
     changed command done
-      | not ("application/json" `B.isPrefixOf` fromMaybe "" (lookup hContentType (requestHeaders request))) =
+      | fmap mediaType (lookup hContentType (requestHeaders request)) /= Just "application/json" =
         pure (failed status415 "send application/json")
       | otherwise = do
         body <- bodyOf request
@@ -196,6 +196,9 @@ unanswered why = case why of
   where
     number = T.pack . show
 
+-- | The media type without its parameters (RFC 9110, 8.3.1).
+mediaType :: B.ByteString -> CI B.ByteString
+mediaType = mk . BC.strip . BC.takeWhile (/= ';')
 
 -- | The whole body, or 'Nothing' if it is too long.
 bodyOf :: Request -> IO (Maybe B.ByteString)
@@ -300,7 +303,9 @@ metrics c = do
           <> mconcat
             [ name <> "{switch=\"" <> string7 (show d) <> "\",port=\"" <> string7 (show p) <> "\"} " <> word64Dec (portStatsCounters (rateStats r) !! i) <> "\n"
               | (d, ports) <- Map.toList rates,
-                (p, r) <- Map.toList ports
+                (p, r) <- Map.toList ports,
+                -- All ones: the switch does not have this counter.
+                portStatsCounters (rateStats r) !! i /= maxBound
             ]
   pure . responseBuilder status200 [(hContentType, "text/plain; version=0.0.4; charset=utf-8")] $
     one "weft_openflow_switches" "gauge" "Switches that are connected." (Map.size infos)

@@ -2,13 +2,16 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- What the REST interface answers if this controller is a slave of the switch, and if the switch refuses a request or
--- gives a wrong answer.
+-- What the REST interface answers if this controller is a slave of the switch, and if the switch refuses a request,
+-- gives a wrong answer, or has no such counter.
 module Spec.Answers (tests) where
 
+import Control.Concurrent (forkIO, killThread)
 import Control.Concurrent.Async (wait, withAsync)
+import Control.Exception (bracket)
 import Control.Monad (forM_)
 import qualified Data.ByteString as B
+import qualified Data.ByteString.Char8 as BC
 import qualified Data.ByteString.Lazy as L
 import Data.Maybe (fromMaybe)
 import Network.HTTP.Types
@@ -30,7 +33,8 @@ tests =
   testGroup
     "answers of the northbound interface"
     [ testGroup "a slave" [slave V10, slave V13],
-      testGroup "a switch that refuses" [wrongAnswer version what | version <- [V10, V13], what <- wrongAnswers version]
+      testGroup "a switch that refuses" [wrongAnswer version what | version <- [V10, V13], what <- wrongAnswers version],
+      noCounter
     ]
 
 type Asked = Method -> String -> L.ByteString -> IO (Int, B.ByteString)
@@ -97,3 +101,28 @@ wrongAnswer version (what, bytes, reason) = testCase (show version <> ": " <> wh
     sendBytes p (bytes (headerXid h))
     (status, said) <- wait result
     assertEqual (show said) (502, True) (status, reason `B.isInfixOf` said)
+
+-- | Both specifications: all ones in a counter say that the switch does not have it.
+noCounter :: TestTree
+noCounter = testCase "a counter that the switch does not have" . withSwitch defaultSettings {settingsPortStats = Just (milliseconds 20)} V13 $ \c p asked -> do
+  let answers = do
+        (h, reply) <-
+          expect
+            "a request"
+            ( \case
+                StatsRequestMessage (PortStatsRequest _) -> Just (PortStatsReply [PortStats (PortNo 1) (maxBound : 6 : maxBound : 7 : replicate 8 0) (0, 0)])
+                StatsRequestMessage (FlowStatsRequest _) -> Just (FlowStatsReply [FlowStats 0 1 0 1 0 0 0 0 maxBound 8 [] []])
+                _ -> Nothing
+            )
+            p
+        sendMessageOf V13 (headerXid h) (StatsReplyMessage False reply) p
+        answers
+  bracket (forkIO answers) killThread . const $ do
+    eventually "counters" ((== 1) . length <$> portRates c (DatapathId 1))
+    (_, samples) <- asked "GET" "/metrics" ""
+    let ls = filter ("port=\"1\"" `B.isInfixOf`) (BC.lines samples)
+    map (BC.takeWhile (/= '{')) ls @?= ["weft_openflow_port_sent_bytes_total"]
+    (_, ports) <- asked "GET" "/v1/switches/1/ports" ""
+    forM_ ["\"received_packets\":null", "\"received_bytes\":null", "\"sent_packets\":6", "\"sent_bytes\":7"] $ \text -> assertBool (show ports) (text `B.isInfixOf` ports)
+    (_, flows) <- asked "GET" "/v1/switches/1/flows" ""
+    forM_ ["null", "8"] $ \text -> assertBool (show flows) (any (`B.isInfixOf` flows) ["\"packets\":" <> text, "\"bytes\":" <> text])

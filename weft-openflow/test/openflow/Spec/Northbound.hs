@@ -50,7 +50,7 @@ import Weft.Test.Files (withFolder)
 import Weft.Test.Skip (needProgram, skip, testCase)
 
 tests :: TestTree
-tests = testGroup "northbound" [network, flows, allFlows, refusals, whatIsWrong, prerequisites, notInFlow, settable, heads, tokens, tokenFiles, localOnly, metrics, events, oneEncoding, manyHosts, browser "desktop" 1280, browser "phone" 390]
+tests = testGroup "northbound" [network, flows, allFlows, refusals, whatIsWrong, prerequisites, notInFlow, settable, contentTypes, heads, tokens, tokenFiles, localOnly, metrics, events, oneEncoding, manyHosts, browser "desktop" 1280, browser "phone" 390]
 
 -- | Run with two switches that are linked, two hosts, and the northbound interface. The arguments: the reports of the
 -- page that 'framing' adds, the controller, the interface's port, and the peers of the two switches.
@@ -215,6 +215,7 @@ whatIsWrong = testCase "an error names the field" . withNetwork $ \_ _ port _ _ 
   names "{\"priorty\":1}" "unknown field priorty"
   names "{\"actions\":\"drop\"}" "actions"
   names "{\"match\":{\"eth_type\":2048,\"ipv4_dst\":\"010.0x1.0.1\"}}" "ipv4_dst"
+  names "{\"match\":{\"eth_type\":2048,\"ipv4_dst\":\"10.0.0.5/0\"}}" "1 to 32"
   long <- said (L.replicate 60000 91)
   assertBool (show (length long)) (length long < 1000)
 
@@ -288,6 +289,12 @@ settable = testCase "a field that cannot be set is refused" . withOne V13 $ \add
   answers 201 tcp (set "\"tcp_dst\":80")
   answers 201 "" ("{\"push_vlan\":33024}," <> set "\"vlan_vid\":5" <> "," <> set "\"vlan_pcp\":1")
 
+contentTypes :: TestTree
+contentTypes = testCase "the media type is compared as a whole" . withOne V13 $ \added _ ->
+  forM_ [("application/json", 201), ("application/json; charset=utf-8", 201), ("Application/JSON ;charset=utf-8", 201), ("application/jsonp", 415), ("application/json-seq", 415)] $ \(kind, expected) -> do
+    (status, _) <- added "{}" [(hContentType, kind)]
+    assertEqual (show kind) expected status
+
 -- | Send a valid request that changes a flow of the given priority, and return the status. Whether the request is
 -- authorised depends on the fields given.
 aFlow :: Int -> Int -> Method -> RequestHeaders -> IO Int
@@ -328,7 +335,7 @@ tokenFiles = testCase "a token's file" . bracket (readProcess "mktemp" ["/tmp/to
 -- | Without a token, access depends on the client's address and on the request's Host field.
 localOnly :: TestTree
 localOnly = testCase "without a token, only clients on this host change flows" . withNetworkOf LocalClients "0.0.0.0" $ \_ _ port _ _ -> do
-  forM_ ["localhost", "127.0.0.1:8080", "[::1]:1"] $ \name -> aFlow 9 port "POST" [("Host", name)] >>= assertEqual (show name) 201
+  forM_ ["localhost", "LOCALHOST:8080", "127.0.0.1:8080", "[::1]:1"] $ \name -> aFlow 9 port "POST" [("Host", name)] >>= assertEqual (show name) 201
   forM_ ["controller.example", "controller.example:8080", "127.0.0.1.example"] $ \name -> aFlow 9 port "POST" [("Host", name)] >>= assertEqual (show name) 403
   outside <- filter (not . ("127." `isInfixOf`)) . words <$> readProcess "hostname" ["-I"] ""
   case filter (all (`elem` (".0123456789" :: String))) outside of

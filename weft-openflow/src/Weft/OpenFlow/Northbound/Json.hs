@@ -30,7 +30,7 @@ import Data.Text (Text)
 import qualified Data.Text as T
 import qualified Data.Text.Encoding as T
 import qualified Data.Text.Encoding.Error as T
-import Data.Word (Word16, Word32, Word8)
+import Data.Word (Word16, Word32, Word64, Word8)
 import Numeric (showHex)
 import Text.Read (readMaybe)
 import Weft.OpenFlow.Controller
@@ -113,7 +113,7 @@ ipv4Text a = intercalate "." [show ((a `shiftR` s) .&. 255) | s <- [24, 16, 8, 0
 
 -- | The counters of a port.
 portStatsJson :: PortStats -> Value
-portStatsJson p = object (("port" .= portJson (portStatsPort p)) : zipWith (.=) names (portStatsCounters p))
+portStatsJson p = object (("port" .= portJson (portStatsPort p)) : zipWith (.=) names (map counterJson (portStatsCounters p)))
   where
     names =
       [ "received_packets",
@@ -130,6 +130,10 @@ portStatsJson p = object (("port" .= portJson (portStatsPort p)) : zipWith (.=) 
         "collisions"
       ]
 
+-- | A counter; null if the switch does not have it, which all ones say (1.0.1, 5.3.5; 1.3.5, 5.8).
+counterJson :: Word64 -> Value
+counterJson n = if n == maxBound then Null else toJSON n
+
 -- | A flow and its counters.
 flowStatsJson :: FlowStats -> Value
 flowStatsJson f =
@@ -140,8 +144,8 @@ flowStatsJson f =
       "hard_timeout" .= flowStatsHardTimeout f,
       "cookie" .= flowStatsCookie f,
       "seconds" .= flowStatsSeconds f,
-      "packets" .= flowStatsPackets f,
-      "bytes" .= flowStatsBytes f,
+      "packets" .= counterJson (flowStatsPackets f),
+      "bytes" .= counterJson (flowStatsBytes f),
       "match" .= Object (KeyMap.fromList (concatMap fieldJson (flowStatsMatch f))),
       "actions" .= [actionJson a | ApplyActions as <- flowStatsInstructions f, a <- as]
     ]
@@ -326,7 +330,9 @@ addressOf = withText "an address" $ \s -> do
   when (length bytes /= 4 || any (\b -> b < 0 || b > 255) bytes) wrong
   bits <- case T.unpack prefix of
     "" -> pure 32
-    '/' : n | Just b <- decimal (T.pack n), b >= 1, b <= 32 -> pure b
+    '/' : n
+      | Just b <- decimal (T.pack n), b >= 1, b <= 32 -> pure b
+      | otherwise -> fail "a prefix length is 1 to 32; without the field, all addresses match"
     _ -> wrong
   let mask = complement 0 `shiftL` (32 - bits) :: Word32
       address = foldl' (\acc b -> (acc `shiftL` 8) .|. fromIntegral (fromIntegral b :: Word8)) 0 bytes
