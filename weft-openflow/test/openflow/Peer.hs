@@ -10,6 +10,7 @@ module Peer
     withPeer,
     sendBytes,
     sendMessageOf,
+    answerRoles,
     expect,
     nextFrom,
     nextWithin,
@@ -30,7 +31,7 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.IORef
 import Data.Maybe (fromMaybe)
-import Data.Word (Word32, Word8)
+import Data.Word (Word32, Word64, Word8)
 import System.Timeout (timeout)
 import Test.Tasty.HUnit
 import Weft.OpenFlow.App
@@ -54,12 +55,16 @@ withTestControllerOf settings app act =
 patient :: Settings -> Settings
 patient settings = settings {settingsEchoAfter = seconds 600, settingsDeadAfter = seconds 600, settingsHandshake = seconds 600}
 
--- | A connection, and the bytes that were received and not yet decoded. Its own buffers have a fixed size: the kernel
--- would let them grow to what the machine is configured for.
-data Peer = Peer Socket (IORef ByteString)
+-- | A connection, the bytes that were received and not yet decoded, and how a ROLE_REQUEST is answered when it is
+-- received. Its own buffers have a fixed size: the kernel would let them grow to what the machine is configured for.
+data Peer = Peer Socket (IORef ByteString) (IORef (Role -> Word64 -> IO Message))
+
+-- | From now on answer a ROLE_REQUEST in this way when it is received. A peer gives any role, unless told otherwise.
+answerRoles :: (Role -> Word64 -> IO Message) -> Peer -> IO ()
+answerRoles answer (Peer _ _ ref) = writeIORef ref answer
 
 withPeer :: SockAddr -> (Peer -> IO a) -> IO a
-withPeer address act = bracket open close $ \s -> newIORef B.empty >>= act . Peer s
+withPeer address act = bracket open close $ \s -> ((,) <$> newIORef B.empty <*> newIORef (\role generation -> pure (RoleReply role generation))) >>= \(bytes, answer) -> act (Peer s bytes answer)
   where
     open = do
       s <- socket AF_INET Stream defaultProtocol
@@ -69,7 +74,7 @@ withPeer address act = bracket open close $ \s -> newIORef B.empty >>= act . Pee
       s <$ setSocketOption s NoDelay 1
 
 sendBytes :: Peer -> ByteString -> IO ()
-sendBytes (Peer s _) = sendAll s
+sendBytes (Peer s _ _) = sendAll s
 
 sendMessageOf :: Version -> Xid -> Message -> Peer -> IO ()
 sendMessageOf version xid message p = sendBytes p (fromMaybe (error "unencodable") (encode version xid message))
@@ -80,12 +85,16 @@ nextFrom = nextWithin 30
 
 -- | The next message, within the given number of seconds for each receive call; 'Nothing' at the end.
 nextWithin :: Int -> Peer -> IO (Maybe (Header, Message))
-nextWithin most p@(Peer s ref) = do
+nextWithin most p@(Peer s ref roles) = do
   bytes <- readIORef ref
   case nextMessage bytes of
     Whole _ m rest -> do
       writeIORef ref rest
-      either (assertFailure . ("the controller sent " <>) . show) (pure . Just) (decode m)
+      (h, message) <- either (assertFailure . ("the controller sent " <>) . show) pure (decode m)
+      case message of
+        RoleRequest role generation -> readIORef roles >>= \answer -> answer role generation >>= \reply -> sendMessageOf V13 (headerXid h) reply p
+        _ -> pure ()
+      pure (Just (h, message))
     Unframed _ -> assertFailure "the controller sent a length below 8"
     Missing _ -> do
       more <- timeout (most * 1000000) (try (recv s 65536))
@@ -109,13 +118,13 @@ ended p = nextFrom p >>= maybe (pure ()) (const (ended p))
 
 -- | Receive any bytes until the connection ends. Fails if none arrive for 30 seconds.
 rawEnd :: Peer -> IO ()
-rawEnd (Peer s _) = do
+rawEnd (Peer s bytes roles) = do
   more <- timeout 30000000 (try (recv s 65536))
   case more of
     Nothing -> assertFailure "the connection stays open"
     Just (Left e) -> const (pure ()) (e :: IOException)
     Just (Right "") -> pure ()
-    Just (Right _) -> newIORef B.empty >>= rawEnd . Peer s
+    Just (Right _) -> rawEnd (Peer s bytes roles)
 
 -- | Perform the handshake of a switch with four ports. Returns when the controller has registered the switch.
 switchHandshake :: Controller -> Version -> Word8 -> Peer -> IO ()

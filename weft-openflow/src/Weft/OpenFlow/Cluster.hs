@@ -16,7 +16,9 @@
 -- Masters and slaves use the etcd revision in which the switch's key was created as the generation ID. It only
 -- increases, so a switch of version 1.3 rejects an earlier master. A slave's request, which may arrive first, has the
 -- same generation ID as the master's, so the switch does not reject the current master because of it; a later revision
--- would cause that.
+-- would cause that. If etcd has lost its data, or has those of an earlier time, its revisions are lower than what a
+-- switch has seen. The switch then refuses the request, and the controller asks for its generation ID and continues from
+-- there ("Weft.OpenFlow.Controller.Roles").
 --
 -- @since 0.1.0
 module Weft.OpenFlow.Cluster
@@ -162,12 +164,13 @@ elect cluster d = do
       case r of
         Just (created, revision) -> do
           seen cluster d revision
+          generation <- generationOf cluster d
           withMVar (clusterLock cluster) $ \_ -> do
             still <- validLease cluster
             -- An existing key may be ours ('claim'), or may just be being deleted ('release'): the next round knows.
             let ours = created && still == Just lease
             when ours (modifyIORef' (clusterMine cluster) (Set.insert d))
-            pure (if ours then RoleMaster else RoleSlave, revision)
+            pure (if ours then RoleMaster else RoleSlave, generation)
         Nothing -> slave
     Nothing -> slave
   where

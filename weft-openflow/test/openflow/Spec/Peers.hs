@@ -19,9 +19,11 @@ import Control.Exception (IOException, SomeException, bracket, try)
 import Control.Monad (forM_, forever, replicateM_, unless, void, when)
 import Data.Bits (xor)
 import qualified Data.ByteString as B
+import Data.Int (Int64)
 import Data.IORef
 import qualified Data.Map.Strict as Map
 import Data.Maybe (fromMaybe)
+import Data.Word (Word64)
 import GHC.Clock (getMonotonicTime)
 import Peer
 import System.Timeout (timeout)
@@ -44,7 +46,7 @@ tests =
   testGroup
     "peers"
     [ testGroup "negotiation" (map negotiated negotiations),
-      testGroup "answers" [answersOneByteSegments, manyAtOnce, oneTurn, roles, roleMeanwhile, portsOfTakenOver V10, portsOfTakenOver V13, sameSwitchTwice, inTurn],
+      testGroup "answers" [answersOneByteSegments, manyAtOnce, oneTurn, roles, roleMeanwhile, staleGeneration, refusedRole, portsOfTakenOver V10, portsOfTakenOver V13, sameSwitchTwice, inTurn],
       testGroup "faults" (map faulty faults ++ [unknownType, portlessPacket, manyFaults, brokenApplication, fuzzed]),
       testGroup "peers that stop" [silent, echoes, slowHandshake, readsNothing, postsToDeaf, killedSenders, departure, hostAge]
     ]
@@ -203,6 +205,57 @@ roleMeanwhile = testCase "a role that is set during the election of a new connec
     slave @?= False
     now <- connectedSwitches c
     fmap infoActive (Map.lookup (DatapathId 1) now) @?= Just True
+
+-- | A switch that has seen a later generation than etcd gives, as after the loss of etcd's data.
+staleGeneration :: TestTree
+staleGeneration = testCase "a switch that refuses a stale generation is asked with one that it accepts" $ do
+  generation <- newIORef 1000
+  let half = 0x8000000000000100
+      stale :: Word64 -> Word64 -> Bool
+      stale g now = (fromIntegral (g - now) :: Int64) < 0
+      answer role g = do
+        now <- readIORef generation
+        if role == RoleNoChange
+          then pure (RoleReply RoleEqual now)
+          else if stale g now then pure (Error 11 0 B.empty) else RoleReply role g <$ writeIORef generation g
+      asked p = snd <$> expect "ROLE_REQUEST" (\case RoleRequest r g -> Just (r, g); _ -> Nothing) p
+      active c = fmap infoActive . Map.lookup (DatapathId 1) <$> connectedSwitches c
+      settings = (patient plain) {settingsRole = \_ -> pure (Just (RoleMaster, 5))}
+  withTestController settings $ \c address -> withPeer address $ \p -> do
+    answerRoles answer p
+    switchHandshake c V13 1 p
+    active c >>= (@?= Just False)
+    asked p >>= (@?= (RoleMaster, 5))
+    asked p >>= (@?= (RoleNoChange, 0))
+    active c >>= (@?= Just False)
+    asked p >>= (@?= (RoleMaster, 1001))
+    eventually "it is active" ((== Just True) <$> active c)
+    -- A slave does not raise the generation, which would make its master's requests stale.
+    writeIORef generation half
+    setRole c (DatapathId 1) RoleSlave 6
+    active c >>= (@?= Just False)
+    mapM (const (asked p)) [1 .. 3 :: Int] >>= (@?= [(RoleSlave, 1001), (RoleNoChange, 0), (RoleSlave, half)])
+    -- IDs wrap around.
+    writeIORef generation maxBound
+    setRole c (DatapathId 1) RoleMaster (half + 1)
+    mapM (const (asked p)) [1 .. 3 :: Int] >>= (@?= [(RoleMaster, half + 1), (RoleNoChange, 0), (RoleMaster, 0)])
+    eventually "it is active again" ((== Just True) <$> active c)
+
+refusedRole :: TestTree
+refusedRole = testCase "a switch without roles has no active master, which is reported once" $ do
+  said <- newIORef []
+  let settings = (patient plain) {settingsRole = \_ -> pure (Just (RoleMaster, 5)), settingsOnIncident = \i -> case i of RoleRefused d why -> atomicModifyIORef' said (\is -> ((d, why) : is, ())); _ -> pure ()}
+      passed p = sendMessageOf V13 9 (EchoRequest "") p >> void (expect "ECHO_REPLY" (\case EchoReply _ -> Just (); _ -> Nothing) p)
+  withTestController settings $ \c address -> withPeer address $ \p -> do
+    answerRoles (\_ _ -> pure (Error 11 1 B.empty)) p
+    switchHandshake c V13 1 p
+    void (expect "ROLE_REQUEST" (\case RoleRequest r _ -> Just r; _ -> Nothing) p)
+    passed p
+    setRole c (DatapathId 1) RoleMaster 6
+    void (expect "ROLE_REQUEST" (\case RoleRequest r _ -> Just r; _ -> Nothing) p)
+    passed p
+    fmap infoActive . Map.lookup (DatapathId 1) <$> connectedSwitches c >>= (@?= Just False)
+    readIORef said >>= (@?= [(DatapathId 1, "it has refused the role master: it does not support roles")])
 
 -- | The application sends an ECHO_REQUEST for SwitchUp, with a byte for each port, and one for each port that is added.
 portsOfTakenOver :: Version -> TestTree

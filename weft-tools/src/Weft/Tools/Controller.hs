@@ -155,6 +155,7 @@ logLine incident = case incident of
   Disconnected d -> switchNamed d <> " is gone"
   ConnectionEnded d why -> maybe "a connection before its handshake" (("the connection of " <>) . switchNamed) d <> " ended: " <> why
   SwitchError d kind code -> switchNamed d <> " sent ERROR, type " <> show kind <> ", code " <> show code
+  RoleRefused d why -> switchNamed d <> " does not have this controller in its role: " <> why
   Misunderstood d why -> switchNamed d <> " sent a message that is not valid: " <> why
   Unencodable d message -> switchNamed d <> " has a version of OpenFlow without this message: " <> message
   Failed e -> "a thread of the controller failed: " <> displayException e

@@ -17,7 +17,6 @@ import qualified Data.ByteString as B
 import Data.IORef
 import qualified Data.Map.Strict as Map
 import Data.Maybe (fromMaybe)
-import Data.Word (Word64)
 import GHC.Conc (labelThread)
 import Weft.OpenFlow.App
 import Weft.OpenFlow.Controller.Discovery
@@ -25,9 +24,9 @@ import Weft.OpenFlow.Controller.Dispatch
 import Weft.OpenFlow.Controller.Framer
 import Weft.OpenFlow.Controller.Handshake
 import Weft.OpenFlow.Controller.Liveness
+import Weft.OpenFlow.Controller.Roles
 import Weft.OpenFlow.Controller.SendQueue
 import Weft.OpenFlow.Controller.Types
-import Weft.OpenFlow.Match
 import Weft.OpenFlow.Message
 import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
@@ -75,6 +74,9 @@ newSession c sendQueue version features = do
   Session n features {featuresPorts = []} version sendQueue handler <$> newMVar () <*> newIORef False <*> newMVar 0 <*> newIORef 256 <*> newIORef Map.empty <*> newIORef Map.empty
     <*> newIORef False
     <*> newIORef noTotals
+    <*> newIORef Nothing
+    <*> newIORef Nothing
+    <*> newIORef Nothing
 
 -- | Run an action while the session is registered with the controller. An earlier connection of the same switch is
 -- closed: a switch has one connection, and the newer one is the one that works. It is removed by a thread of its own: an
@@ -189,7 +191,7 @@ batch c s one rest = do
 
 -- | Set up a new connection: request the ports, claim the role, configure the switch as its master, send LLDP frames,
 -- and deliver 'SwitchUp'. While 'settingsRole' runs, which may take long, another thread may set a later role by
--- 'takeRole'; the role that it returns is then obsolete.
+-- 'takeRole'; the role that it returns is then obsolete. In 1.3 the switch has to give the role first ('roleGiven').
 setUp :: Controller -> Session -> Features -> IO ()
 setUp c s features = do
   let version = sessionVersion s
@@ -201,42 +203,11 @@ setUp c s features = do
     if now /= maybe 0 (const before) role
       then pure (now, False)
       else do
-        let active = fmap fst role /= Just RoleSlave
-        was <- atomicModifyIORef' (sessionActive s) ((,) active)
-        mapM_ (uncurry (claim s)) role
-        when active (configure s)
-        pure (now + 1, active && not was)
+        new <- case role of
+          Just (wanted, generation) -> assumeRole s wanted generation
+          Nothing -> do
+            was <- atomicModifyIORef' (sessionActive s) ((,) True)
+            not was <$ configure s
+        pure (now + 1, new)
   probe c s (featuresPorts features)
   when first (deliverFrom c s (SwitchUp features))
-
--- | Change this controller's role at the switch.
-takeRole :: Controller -> Session -> Role -> Word64 -> IO ()
-takeRole c s role generation = do
-  taken <- modifyMVar (sessionRole s) $ \n -> do
-    before <- atomicModifyIORef' (sessionActive s) ((,) (role /= RoleSlave))
-    claim s role generation
-    let new = role /= RoleSlave && not before
-    when new (configure s)
-    pure (n + 1, new)
-  -- A switch at which this controller was a slave is new to the applications, and so are its ports.
-  when taken $ do
-    known <- Map.lookup (featuresDatapath features) . topologySwitches <$> readIORef (controllerTopology c)
-    deliverFrom c s (SwitchUp features {featuresPorts = [p | sessionVersion s == V10, Just switch <- [known], p <- Map.elems (switchPorts switch)]})
-    -- Only 1.3 has this request.
-    void (postMessage s 4 (StatsRequestMessage PortDescRequest))
-  where
-    features = sessionFeatures s
-
-claim :: Session -> Role -> Word64 -> IO ()
-claim s role generation =
-  when (sessionVersion s == V13) $ nextXid s >>= \xid -> void (postMessage s xid (RoleRequest role generation))
-
--- | Ask for whole packets, and install the table-miss flow of 1.3.
-configure :: Session -> IO ()
-configure s = do
-  void (postMessage s 5 (SetConfig (SwitchConfig 0 0xffff)))
-  when (sessionVersion s == V13) (void (postMessage s 6 tableMissFlow))
-
--- | The flow for packets that match no other flow: without it a switch of 1.3 drops them (1.3.5, 5.4).
-tableMissFlow :: Message
-tableMissFlow = addFlow 0 0 [] [output portController]

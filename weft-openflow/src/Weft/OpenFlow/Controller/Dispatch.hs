@@ -9,13 +9,14 @@ module Weft.OpenFlow.Controller.Dispatch
 where
 
 import Control.Concurrent.MVar
-import Control.Monad (unless, void, when)
+import Control.Monad (forM_, unless, void, when)
 import Data.ByteString (ByteString)
 import Data.IORef
 import qualified Data.Map.Strict as Map
 import Data.Maybe (fromMaybe)
 import Weft.OpenFlow.App
 import Weft.OpenFlow.Controller.Discovery
+import Weft.OpenFlow.Controller.Roles
 import Weft.OpenFlow.Controller.SendQueue
 import Weft.OpenFlow.Controller.Types
 import Weft.OpenFlow.Lldp
@@ -111,11 +112,18 @@ handleOther c s context out h message = case message of
   BarrierReply -> pure ()
   FeaturesReply _ -> pure ()
   GetConfigReply _ -> pure ()
-  RoleReply _ _ -> pure ()
+  RoleReply role generation -> do
+    up <- roleGiven c s (headerXid h) role generation
+    forM_ up $ \event -> do
+      deliverHere 0 event
+      -- What the applications answer comes first.
+      void (writeMessage out (sessionVersion s) 4 (StatsRequestMessage PortDescRequest))
   Error t code _ -> do
     asked <- answeredBy s (headerXid h) (RepliedError t code)
-    report c (SwitchError d (fromIntegral t) (fromIntegral code))
-    unless asked (deliverHere (headerXid h) (Other message))
+    ours <- roleRefused c s (headerXid h) t code
+    unless ours $ do
+      report c (SwitchError d (fromIntegral t) (fromIntegral code))
+      unless asked (deliverHere (headerXid h) (Other message))
   PortStatus reason port -> portNow reason port
   FlowRemovedMessage r -> deliverHere (headerXid h) (FlowGone r)
   StatsReplyMessage more reply -> do

@@ -15,6 +15,7 @@ module Weft.OpenFlow.Controller.Types
     Session (..),
     Asking (..),
     RequestFailure (..),
+    Claim (..),
     Instance,
     newInstance,
 
@@ -77,8 +78,8 @@ data Settings = Settings
     -- | Converts an accepted connection before its first byte is read, for example to TLS.
     settingsUpgrade :: Connection -> IO Connection,
     -- | The controller's role at a switch that connects, and the generation ID of the election. In 1.3 the controller
-    -- sends them to the switch; 1.0 has no roles, and a slave sends nothing but echoes.
-    -- 'Nothing': the controller acts as an equal.
+    -- sends them to the switch; 1.0 has no roles, and a slave sends nothing but echoes. 'Nothing': the controller acts as
+    -- an equal. A switch of 1.3 may have seen a later generation ID; it is then asked with one that it accepts.
     settingsRole :: DatapathId -> IO (Maybe (Role, Word64)),
     -- | Called by any thread of the controller when a switch has connected or disconnected, or something went wrong. For
     -- at most ten incidents a second of a switch, and a hundred of all, and then for the numbers of the others
@@ -99,6 +100,8 @@ data Incident
     ConnectionEnded (Maybe DatapathId) String
   | -- | A switch sent an ERROR message: type and code.
     SwitchError DatapathId Int Int
+  | -- | A switch did not give this controller the role that it asked for: the reason.
+    RoleRefused DatapathId String
   | -- | A message could not be decoded: the reason.
     Misunderstood DatapathId String
   | -- | A message of an application has no encoding in the switch's version: the kind of message.
@@ -172,6 +175,7 @@ report c incident = do
       Disconnected d -> OfSwitch d
       ConnectionEnded d _ -> maybe OfStranger OfSwitch d
       SwitchError d _ _ -> OfSwitch d
+      RoleRefused d _ -> OfSwitch d
       Misunderstood d _ -> OfSwitch d
       Unencodable d _ -> OfSwitch d
       Failed _ -> OfController
@@ -271,7 +275,25 @@ data Session = Session
     -- | Whether the poller waits for the switch's counters. Set by the poller, cleared by the thread that waits.
     sessionPolled :: !(IORef Bool),
     -- | Its counters. Written by its thread, read by any thread.
-    sessionTotals :: !(IORef Totals)
+    sessionTotals :: !(IORef Totals),
+    -- | The request for a role that the switch has not answered. Read and written while 'sessionRole' is held.
+    sessionClaim :: !(IORef (Maybe Claim)),
+    -- | The last generation ID that the switch is known to have seen. Used while 'sessionRole' is held.
+    sessionGeneration :: !(IORef (Maybe Word64)),
+    -- | Why the switch did not give the role that was last asked for. Used while 'sessionRole' is held.
+    sessionRefusal :: !(IORef (Maybe String))
+  }
+
+-- | A request for a role (1.3); see "Weft.OpenFlow.Controller.Roles".
+data Claim = Claim
+  { -- | The transaction ID of the last message.
+    claimXid :: !Xid,
+    claimRole :: !Role,
+    claimGeneration :: !Word64,
+    -- | Whether the switch was asked for its generation ID.
+    claimReading :: !Bool,
+    -- | How often the generation ID was stale.
+    claimTries :: !Int
   }
 
 -- | The number of bytes of the reply so far, its parts, the last one first, and the variable for the whole reply;

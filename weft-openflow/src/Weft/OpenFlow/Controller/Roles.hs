@@ -1,0 +1,161 @@
+-- |
+-- The controller's role at a switch. In 1.3 the switch is asked for the role, and its answer decides; 1.0 has no roles,
+-- and the controller has its role at once.
+--
+-- @
+--   settled -> asked     a role is set: ROLE_REQUEST with the role and a generation ID
+--   asked   -> settled   ROLE_REPLY: the switch has given the role
+--   asked   -> reading   ERROR, stale: the switch has seen a later generation ID; ROLE_REQUEST with NOCHANGE
+--   reading -> asked     ROLE_REPLY with the switch's generation ID: ROLE_REQUEST with this ID for a slave, the next one
+--                        for a master
+--   asked, reading -> settled   another ERROR, or stale too many times: reported; the switch has left the role as it was
+--   any     -> asked     another role is set; answers to earlier requests, which have other transaction IDs, are ignored
+-- @
+--
+-- A controller that is to be a slave is one at once, whatever the switch answers. One that is to be a master is active,
+-- so that its applications receive events and send, only after the answer (1.3.5, 6.3.5). A role that was set in the
+-- meantime replaces the request, so a controller that has lost its lease does not ask again for the role of a master.
+--
+-- A slave asks with the generation ID that the switch has, since a later one would make the master's requests stale. A
+-- master asks with the next one, which makes those of earlier masters stale. IDs are compared by the sign of their
+-- difference, as the switch does, so they may wrap around.
+module Weft.OpenFlow.Controller.Roles
+  ( assumeRole,
+    takeRole,
+    roleGiven,
+    roleRefused,
+    configure,
+    tableMissFlow,
+  )
+where
+
+import Control.Concurrent.MVar
+import Control.Monad (unless, void, when)
+import Data.IORef
+import Data.Int (Int64)
+import qualified Data.Map.Strict as Map
+import Data.Word (Word16, Word64)
+import Weft.OpenFlow.App
+import Weft.OpenFlow.Controller.Discovery
+import Weft.OpenFlow.Controller.Types
+import Weft.OpenFlow.Match
+import Weft.OpenFlow.Message
+import Weft.OpenFlow.Topology
+import Weft.OpenFlow.Types
+
+-- | Change this controller's role at the switch. The generation ID is the least one to ask with.
+takeRole :: Controller -> Session -> Role -> Word64 -> IO ()
+takeRole c s role generation = do
+  new <- modifyMVar (sessionRole s) (\n -> (,) (n + 1) <$> assumeRole s role generation)
+  -- A switch at which this controller was a slave is new to the applications, and so are its ports.
+  when new (takenOver c s >>= deliverFrom c s)
+
+-- | Become a slave at once, or ask the switch for another role. Returns whether the controller is active now and was not
+-- before. 'sessionRole' must be held.
+assumeRole :: Session -> Role -> Word64 -> IO Bool
+assumeRole s role generation
+  | sessionVersion s == V10 || role == RoleSlave = do
+    before <- atomicModifyIORef' (sessionActive s) ((,) (role /= RoleSlave))
+    when (sessionVersion s == V13) ask
+    let new = role /= RoleSlave && not before
+    new <$ when new (configure s)
+  | otherwise = False <$ ask
+  where
+    ask = do
+      known <- readIORef (sessionGeneration s)
+      asked <- readIORef (sessionClaim s)
+      -- The same request is not sent again before its answer: the switch has it.
+      unless (fmap claimRole asked == Just role && fmap (newest generation . claimGeneration) asked == fmap claimGeneration asked) $
+        request s (Claim 0 role (maybe generation (newest generation) known) False 0)
+
+-- | The later one of two generation IDs.
+newest :: Word64 -> Word64 -> Word64
+newest a b = if (fromIntegral (a - b) :: Int64) > 0 then a else b
+
+-- | Send the request of a claim, with a new transaction ID.
+request :: Session -> Claim -> IO ()
+request s claim = do
+  xid <- nextXid s
+  writeIORef (sessionClaim s) (Just claim {claimXid = xid})
+  void (postMessage s xid (if claimReading claim then RoleRequest RoleNoChange 0 else RoleRequest (claimRole claim) (claimGeneration claim)))
+
+-- | A ROLE_REPLY. The event for the applications, if the controller has become active; the ports must be requested after
+-- it. Called by the switch's thread.
+roleGiven :: Controller -> Session -> Xid -> Role -> Word64 -> IO (Maybe Event)
+roleGiven c s xid role generation = do
+  new <- withMVar (sessionRole s) $ \_ -> do
+    asked <- readIORef (sessionClaim s)
+    case asked of
+      Just claim | claimXid claim == xid -> given claim
+      _ -> pure False
+  if new then Just <$> takenOver c s else pure Nothing
+  where
+    given claim
+      | claimReading claim = do
+        writeIORef (sessionGeneration s) (Just generation)
+        False <$ request s claim {claimReading = False, claimGeneration = if claimRole claim == RoleSlave then generation else generation + 1}
+      | role /= claimRole claim = False <$ settle (Just ("it has answered a request for the role " <> named (claimRole claim) <> " with the role " <> named role))
+      | otherwise = do
+        settle Nothing
+        writeIORef (sessionGeneration s) (Just (claimGeneration claim))
+        before <- atomicModifyIORef' (sessionActive s) ((,) (role /= RoleSlave))
+        let new = role /= RoleSlave && not before
+        new <$ when new (configure s)
+    settle = settled c s
+
+-- | An ERROR message. Whether it refuses a role; otherwise it is for others. Called by the switch's thread.
+roleRefused :: Controller -> Session -> Xid -> Word16 -> Word16 -> IO Bool
+roleRefused c s xid kind code = withMVar (sessionRole s) $ \_ -> do
+  asked <- readIORef (sessionClaim s)
+  case asked of
+    Just claim | claimXid claim == xid -> True <$ refused claim
+    _ -> pure False
+  where
+    refused claim
+      | kind == roleRequestFailed && code == 0 && not (claimReading claim) && claimTries claim < mostTries =
+        request s claim {claimReading = True, claimTries = claimTries claim + 1}
+      | otherwise = settled c s (Just ("it has refused the role " <> named (claimRole claim) <> ": " <> reason))
+    reason
+      | kind /= roleRequestFailed = "ERROR, type " <> show kind <> ", code " <> show code
+      | otherwise = case code of
+        0 -> "the generation ID is stale"
+        1 -> "it does not support roles"
+        2 -> "it does not support this role"
+        _ -> "ERROR, type " <> show kind <> ", code " <> show code
+    roleRequestFailed = 11
+    -- Other controllers may ask at the same time, but not for long.
+    mostTries = 8 :: Int
+
+-- | The request has its answer. A problem is reported unless it is the one of the last request. 'sessionRole' must be
+-- held.
+settled :: Controller -> Session -> Maybe String -> IO ()
+settled c s problem = do
+  writeIORef (sessionClaim s) Nothing
+  before <- atomicModifyIORef' (sessionRefusal s) ((,) problem)
+  unless (problem == before) (mapM_ (report c . RoleRefused (featuresDatapath (sessionFeatures s))) problem)
+
+named :: Role -> String
+named role = case role of
+  RoleNoChange -> "no change"
+  RoleEqual -> "equal"
+  RoleMaster -> "master"
+  RoleSlave -> "slave"
+
+-- | The event for the applications of a controller that has become active. In 1.3 the ports follow, by the reply to
+-- another request.
+takenOver :: Controller -> Session -> IO Event
+takenOver c s = do
+  known <- Map.lookup (featuresDatapath features) . topologySwitches <$> readIORef (controllerTopology c)
+  pure (SwitchUp features {featuresPorts = [p | sessionVersion s == V10, Just switch <- [known], p <- Map.elems (switchPorts switch)]})
+  where
+    features = sessionFeatures s
+
+-- | Ask for whole packets, and install the table-miss flow of 1.3.
+configure :: Session -> IO ()
+configure s = do
+  void (postMessage s 5 (SetConfig (SwitchConfig 0 0xffff)))
+  when (sessionVersion s == V13) (void (postMessage s 6 tableMissFlow))
+
+-- | The flow for packets that match no other flow: without it a switch of 1.3 drops them (1.3.5, 5.4).
+tableMissFlow :: Message
+tableMissFlow = addFlow 0 0 [] [output portController]
