@@ -27,6 +27,7 @@ module Weft.OpenFlow.Message
     Port (..),
     PortReason (..),
     portIsDown,
+    portIsFlooded,
 
     -- * Roles
     Role (..),
@@ -44,7 +45,7 @@ module Weft.OpenFlow.Message
   )
 where
 
-import Data.Bits (testBit)
+import Data.Bits (testBit, (.&.))
 import Data.ByteString (ByteString)
 import Data.ByteString.Short (ShortByteString)
 import Data.Word (Word16, Word32, Word64, Word8)
@@ -271,7 +272,7 @@ data Port = Port
     portAddress :: !MacAddress,
     -- | Its name, at most 15 bytes. A copy: a slice would keep the received string alive.
     portName :: !ShortByteString,
-    -- | Bits of @ofp_port_config@; bit 0: the operator has switched it off.
+    -- | Bits of @ofp_port_config@; bit 0: the operator has switched it off. See 'portIsFlooded' for others.
     portConfig :: !Word32,
     -- | Bits of @ofp_port_state@; bit 0: there is no link.
     portState :: !Word32,
@@ -285,6 +286,12 @@ data Port = Port
 -- | Whether the port is switched off or has no link.
 portIsDown :: Port -> Bool
 portIsDown p = testBit (portConfig p) 0 || testBit (portState p) 0
+
+-- | Whether packets may be flooded to the port: it is not down, it takes packets (not @OFPPC_NO_FWD@) and floods (not
+-- @OFPPC_NO_FLOOD@, 1.0), and is not blocked by the Spanning Tree Protocol (@OFPPS_STP_BLOCK@, 1.0) or by another one
+-- (@OFPPS_BLOCKED@, 1.3). The bits that exist in one version are unused in the other.
+portIsFlooded :: Port -> Bool
+portIsFlooded p = not (portIsDown p || testBit (portConfig p) 4 || testBit (portConfig p) 5 || portState p .&. 0x300 == 0x300 || testBit (portState p) 1)
 
 -- | The reason of a PORT_STATUS message.
 data PortReason = PortAdded | PortDeleted | PortModified

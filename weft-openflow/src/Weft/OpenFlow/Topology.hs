@@ -202,7 +202,7 @@ portUpdated :: Millis -> DatapathId -> Port -> Topology -> (Topology, Changed)
 portUpdated time d port t
   | not (isPhysical p || p == portLocal) || Map.notMember d (topologySwitches t) || tooMany = (t, [])
   | portIsDown port = withoutPlace place (unsettled recorded)
-  | isUp = (recorded, [])
+  | isUp = (if fmap portIsFlooded old == Just (portIsFlooded port) then recorded else refresh [d] recorded, [])
   | topologySettle (topologySettings t) <= 0 = (refresh [d] recorded, [])
   | otherwise =
     let due = time + topologySettle (topologySettings t)
@@ -212,7 +212,8 @@ portUpdated time d port t
     p = portNumber port
     place = (d, p)
     tooMany = maybe False ((\ports -> Map.notMember p ports && Map.size ports >= topologyMostPorts (topologySettings t)) . switchPorts) (Map.lookup d (topologySwitches t))
-    isUp = maybe False (not . portIsDown) (Map.lookup d (topologySwitches t) >>= Map.lookup p . switchPorts)
+    old = Map.lookup d (topologySwitches t) >>= Map.lookup p . switchPorts
+    isUp = maybe False (not . portIsDown) old
     unsettled u = u {settling = maybe id (\due -> Set.delete (due, place)) (Map.lookup place (settlingAt u)) (settling u), settlingAt = Map.delete place (settlingAt u)}
     recorded = onSwitch d (\s -> s {switchPorts = Map.insert p (brief port) (switchPorts s)}) t
 
@@ -393,7 +394,7 @@ refresh ds t = t {floods = foldl' one (floods t) ds}
   where
     one m d = case Map.lookup d (topologySwitches t) of
       Nothing -> Map.delete d m
-      Just s -> Map.insert d (FloodTo (filter (usable d) [p | (p, port) <- Map.toList (switchPorts s), not (portIsDown port)]) (Set.toList (trunksOf d))) m
+      Just s -> Map.insert d (FloodTo (filter (usable d) [p | (p, port) <- Map.toList (switchPorts s), portIsFlooded port]) (Set.toList (trunksOf d))) m
     trunksOf d = Map.findWithDefault Set.empty d (trunks t)
     usable d p
       | Set.member p (trunksOf d) = Set.member (d, p) (topologyTree t)

@@ -29,7 +29,7 @@ tests =
     "network"
     [ testGroup "packets" [lldpRound, lldpForged, arpRound, totalPackets],
       testGroup "learning switch" [learns, moves, portDown, formerTrunk, localPort, itsOwnFlows, ages, bounded, asAMap, composition],
-      testGroup "topology" [trees, settles, loopClosed, linksExpire, switchLeaves, switchOfAnother, linksOfOthers, sameTree, hostsAtTrunks, crowdedPort, crowdedSwitch, manyPorts, hostsAge, trunkOrder]
+      testGroup "topology" [trees, settles, loopClosed, linksExpire, switchLeaves, switchOfAnother, linksOfOthers, sameTree, hostsAtTrunks, crowdedPort, crowdedSwitch, manyPorts, unfloodedPorts, hostsAge, trunkOrder]
     ]
 
 -- Packets ---------------------------------------------------------------------------------
@@ -426,6 +426,19 @@ manyPorts = testCase "the ports of a switch are bounded" $ do
   -- Known ports can still change, and a port that is removed makes room for another one.
   flood 1 changed @?= [1, 3]
   numbers room @?= map PortNo [2, 3, 5]
+
+-- | OFPPC_NO_FLOOD and OFPPS_STP_BLOCK are of 1.0, OFPPC_NO_FWD is of both versions, OFPPS_BLOCKED of 1.3.
+unfloodedPorts :: TestTree
+unfloodedPorts = testCase "ports that do not forward, or not floods, are left out of floods" $ do
+  let with (config, state) p = (port p) {portConfig = config, portState = state}
+      kinds = [(16, 0), (32, 0), (0, 0x300), (0, 2)]
+      start = fst (timePassed 5000 (fst (switchJoined 0 (DatapathId 1) V10 (port 5 : zipWith with kinds [1 ..]) (emptyTopology defaultTopologySettings))))
+      changes = scanl (\t p -> fst (portUpdated 6000 (DatapathId 1) p t)) start
+  flood 1 start @?= [5]
+  -- OFPPC_NO_RECV and OFPPS_STP_FORWARD do not matter.
+  flood 1 (last (changes [with (4, 0x200) 5])) @?= [5]
+  -- A port that changes needs no time to settle, since its link was up all along.
+  map (flood 1) (changes [port 1, with (16, 0) 5, port 5]) @?= [[5], [1, 5], [1], [1, 5]]
 
 hostsAge :: TestTree
 hostsAge = testGroup "hosts that are not seen" [testCase "are forgotten" forgotten, testCase "with an IPv4 address are asked first" asked', testCase "stay without a limit" unlimited]
