@@ -7,6 +7,7 @@ import qualified Spec.Cluster
 import qualified Spec.Leaving
 import qualified Spec.Limits
 import qualified Spec.Load
+import qualified Spec.Members
 import qualified Spec.Mininet
 import qualified Spec.Network
 import qualified Spec.Northbound
@@ -20,4 +21,4 @@ import Test.Tasty hiding (defaultMain)
 import Weft.Test.Main (defaultMain)
 
 main :: IO ()
-main = defaultMain (testGroup "openflow" [Spec.Network.tests, Spec.Peers.tests, Spec.Leaving.tests, Spec.Statistics.tests, Spec.Rude.tests, Spec.Limits.tests, Spec.Load.tests, Spec.Northbound.tests, Spec.Answers.tests, Spec.Ovs.tests, Spec.Secure.tests, Spec.Cluster.tests, Spec.Views.tests, Spec.Mininet.tests])
+main = defaultMain (testGroup "openflow" [Spec.Network.tests, Spec.Peers.tests, Spec.Leaving.tests, Spec.Statistics.tests, Spec.Rude.tests, Spec.Limits.tests, Spec.Load.tests, Spec.Northbound.tests, Spec.Answers.tests, Spec.Ovs.tests, Spec.Secure.tests, Spec.Cluster.tests, Spec.Members.tests, Spec.Views.tests, Spec.Mininet.tests])

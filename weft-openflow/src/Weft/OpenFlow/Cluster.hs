@@ -43,7 +43,8 @@ import qualified Data.ByteString.Lazy as L
 import Data.Either (isRight)
 import Data.IORef
 import qualified Data.Map.Strict as Map
-import Data.Maybe (fromMaybe, isNothing)
+import Data.Maybe (fromMaybe, isJust, isNothing)
+import Data.Ord (Down (..))
 import qualified Data.Set as Set
 import Data.Word (Word32, Word64)
 import Weft.Duration
@@ -223,7 +224,7 @@ round' cluster c = do
   before <- readIORef (clusterReached cluster)
   writeIORef (clusterReached cluster) (isRight found)
   when (isRight found /= before) (clusterOnReach (clusterOptions cluster) (either (Just . displayException) (const Nothing) found))
-  forM_ found $ \entries -> do
+  forM_ found $ \(revision, entries) -> do
     let masters = Map.fromList [(d, e) | e <- entries, Just name <- [B.stripPrefix "master/" (entryKey e)], Just d <- [readDatapathId (B.unpack name)]]
     forM_ (Map.toList masters) (\(d, e) -> seen cluster d (entryCreated e))
     infos <- connectedSwitches c
@@ -246,7 +247,7 @@ round' cluster c = do
           when (now - began < quarter) (inTime ds)
     inTime [d | d <- connected, Map.notMember d masters || d `Set.member` Set.fromList (claimed <> asleep)]
     let views = [(name, e) | e <- entries, Just name <- [B.stripPrefix "view/" (entryKey e)]]
-    merge c [view | (name, e) <- views, isNothing (partOf own name), Right view <- [eitherDecodeStrict (entryValue e)]]
+    merge cluster c revision [view | (name, e) <- views, isNothing (partOf own name), Right view <- [eitherDecodeStrict (entryValue e)]]
     share cluster c (Map.fromList [(part, e) | (name, e) <- views, Just part <- [partOf own name]])
   where
     -- The part of our view that a key is for.
@@ -333,8 +334,8 @@ giveUp cluster c ds = unless (null ds) $ do
 -- Sharing the topology --------------------------------------------------------------------
 
 -- | What a master has seen at its switches: links (switch and port of both ends), and hosts (address, switch, port,
--- IPv4 address).
-type View = ([(Word64, Word32, Word64, Word32)], [(Word64, Word64, Word32, Maybe Word32)])
+-- IPv4 address, 'hostMoved').
+type View = ([(Word64, Word32, Word64, Word32)], [(Word64, Word64, Word32, Maybe Word32, Word64)])
 
 -- | Write the view of our switches to etcd: the parts that differ from what etcd has, which are given. An etcd takes at
 -- most 1.5 MiB in a request, and keeps the earlier values of a key, so an unchanged part is not written again. Parts of
@@ -345,7 +346,7 @@ share cluster c before = do
   mine <- readIORef (clusterMine cluster)
   t <- controllerNetwork c
   let links = [(a, p, b, q) | ((DatapathId a, PortNo p), (d@(DatapathId b), PortNo q)) <- topologyOwnLinks t, Set.member d mine]
-      hosts = [(m, b, q, hostIpv4 h) | (MacAddress m, h) <- Map.toList (topologyHosts t), let (d@(DatapathId b), PortNo q) = hostPlace h, Set.member d mine]
+      hosts = [(m, b, q, hostIpv4 h, hostMoved h) | (MacAddress m, h) <- Map.toList (topologyHosts t), let (d@(DatapathId b), PortNo q) = hostPlace h, Set.member d mine]
       (shared, others) = splitAt mostShared hosts
       parts = Map.fromList (numbered 'l' [(ls, []) | ls <- pieces links] <> numbered 'h' [([], hs) | hs <- pieces shared])
   forM_ held $ \(lease, _) -> do
@@ -366,7 +367,7 @@ share cluster c before = do
     numbered :: Char -> [View] -> [(ByteString, ByteString)]
     numbered kind views = [(B.pack (kind : show n), L.toStrict (encode view)) | (n, view) <- zip [0 :: Int ..] views]
 
--- | The maximum number of links or hosts in a part of a view. Each takes 66 bytes at the most.
+-- | The maximum number of links or hosts in a part of a view. Each takes 82 bytes at the most.
 mostInPart :: Int
 mostInPart = 8192
 
@@ -380,16 +381,19 @@ pieces xs = case splitAt mostInPart xs of
   ([], _) -> []
   (piece, rest) -> piece : pieces rest
 
--- | Add the views of other controllers to the topology.
-merge :: Controller -> [View] -> IO ()
-merge c views = do
+-- | Add the views of other controllers to the topology. A host is our own if we are master of its switch. Only such hosts
+-- are shared, and another claim replaces them only if it is newer ('hostReported').
+merge :: Cluster -> Controller -> Revision -> [View] -> IO ()
+merge cluster c revision views = do
   time <- currentMillis
+  mine <- readIORef (clusterMine cluster)
   let links = [((DatapathId a, PortNo p), (DatapathId b, PortNo q)) | (ls, _) <- views, (a, p, b, q) <- ls]
-      hosts = [(MacAddress m, (DatapathId d, PortNo p), ip) | (_, hs) <- views, (m, d, p, ip) <- hs]
+      hosts = Map.fromListWith newer [(MacAddress m, ((DatapathId d, PortNo p), ip, moved)) | (_, hs) <- views, (m, d, p, ip, moved) <- hs]
+      newer a@(place, _, moved) b@(place', _, moved') = if (moved, Down place) > (moved', Down place') then a else b
+      report' m host = hostReported time (`Set.member` mine) m host
   topologyStep c (linksReported time links)
+  topologyStep c (\now -> (revisionRead revision now, []))
   t <- controllerNetwork c
-  -- A host counts as seen while its master knows it. It is updated only after a quarter of its life: otherwise each
-  -- round would change each host.
-  let known m place = maybe False (\h -> hostPlace h == place && time - hostSeenAt h < topologyHostLife (topologySettings t) `div` 4) (Map.lookup m (topologyHosts t))
-      new = [host | host@(m, place, _) <- hosts, not (known m place)]
-  forM_ new $ \(m, place, ip) -> topologyStep c (\now -> (fromMaybe now (hostSeen time m place ip now), []))
+  -- One step for each host, so that the switches' threads do not wait long.
+  forM_ [host | host@(m, claimed) <- Map.toList hosts, isJust (report' m claimed t)] $ \(m, claimed) ->
+    topologyStep c (\now -> (fromMaybe now (report' m claimed now), []))

@@ -39,6 +39,8 @@ module Weft.OpenFlow.Topology
     linkSeen,
     linksReported,
     hostSeen,
+    revisionRead,
+    hostReported,
     silentHosts,
     timePassed,
 
@@ -50,8 +52,9 @@ where
 import Data.List (foldl')
 import qualified Data.Map.Strict as Map
 import Data.Maybe (fromMaybe, isNothing)
+import Data.Ord (Down (..))
 import qualified Data.Set as Set
-import Data.Word (Word32)
+import Data.Word (Word32, Word64)
 import Weft.OpenFlow.App (Flooding (..), Millis)
 import Weft.OpenFlow.Message
 import Weft.OpenFlow.Types
@@ -77,7 +80,9 @@ data Host = Host
     -- | Its IPv4 address, if known.
     hostIpv4 :: !(Maybe Word32),
     -- | When it was last seen.
-    hostSeenAt :: !Millis
+    hostSeenAt :: !Millis,
+    -- | When it came to this port, in an order that all controllers share: see 'hostReported'.
+    hostMoved :: !Word64
   }
   deriving (Eq, Show)
 
@@ -139,7 +144,9 @@ data Topology = Topology
     -- | When the hosts that were not seen for too long were last removed.
     topologySwept :: !Millis,
     -- | Increases with every change.
-    topologyVersion :: !Int
+    topologyVersion :: !Int,
+    -- | The last revision of etcd that was read; 0 without several controllers.
+    hostClock :: !Word64
   }
 
 -- | The switches that flood differently after a change, and whose applications must be informed.
@@ -148,7 +155,7 @@ type Changed = [DatapathId]
 -- | No switches.
 emptyTopology :: TopologySettings -> Topology
 emptyTopology settings =
-  Topology settings Map.empty Map.empty Map.empty Set.empty 0 Map.empty Map.empty Map.empty Set.empty Map.empty Set.empty Map.empty Map.empty 0 0
+  Topology settings Map.empty Map.empty Map.empty Set.empty 0 Map.empty Map.empty Map.empty Set.empty Map.empty Set.empty Map.empty Map.empty 0 0 0
 
 -- | The links, each direction separately: those of 'topologyOwnLinks' and those that were reported.
 topologyLinks :: Topology -> [(Place, Place)]
@@ -291,7 +298,16 @@ linksReported time pairs t
 -- | A host was seen at a port. 'Nothing' if the port leads to another switch, or if there are too many hosts, at the
 -- port, at the switch or in all.
 hostSeen :: Millis -> MacAddress -> Place -> Maybe Word32 -> Topology -> Maybe Topology
-hostSeen time mac place ip t
+hostSeen time mac place ip t = hostAt time moved mac place ip t
+  where
+    moved = case Map.lookup mac (topologyHosts t) of
+      Just old | hostPlace old == place -> hostMoved old
+      Just old -> max (hostClock t) (hostMoved old + 1)
+      Nothing -> hostClock t
+
+-- | 'hostSeen', with the order of its move.
+hostAt :: Millis -> Word64 -> MacAddress -> Place -> Maybe Word32 -> Topology -> Maybe Topology
+hostAt time moved mac place ip t
   | isTrunk place t = Nothing
   | isNothing before && Map.size (topologyHosts t) >= topologyMostHosts (topologySettings t) = Nothing
   | not known && Set.size (hostsOf place t) >= topologyMostHostsOfPort (topologySettings t) = Nothing
@@ -302,7 +318,7 @@ hostSeen time mac place ip t
     before = Map.lookup mac (topologyHosts t)
     known = fmap hostPlace before == Just place
     here = fmap (fst . hostPlace) before == Just (fst place)
-    new = Host place (maybe (before >>= hostIpv4) Just ip) time
+    new = Host place (maybe (before >>= hostIpv4) Just ip) time moved
     places
       | known = hostsAt t
       | otherwise = Map.insertWith Set.union place (Set.singleton mac) (maybe id (Map.update (without mac) . hostPlace) before (hostsAt t))
@@ -315,6 +331,28 @@ without :: MacAddress -> Set.Set MacAddress -> Maybe (Set.Set MacAddress)
 without mac macs = if Set.null rest then Nothing else Just rest
   where
     rest = Set.delete mac macs
+
+-- | The revision of etcd that was read last. Hosts that come to a port from now on are newer.
+revisionRead :: Word64 -> Topology -> Topology
+revisionRead revision t = t {hostClock = revision}
+
+-- | Another controller reports a host. 'Nothing' if that changes nothing.
+--
+-- A host that comes to a port is given a number: the last revision of etcd that was read, or a larger one if it was known
+-- at another port, one more than it had there. So the number is larger than those of all claims that this controller has
+-- read, and the number does not change until the host moves. Of two claims for a host the one with the larger number is
+-- newer; if they have the same, all controllers take the one with the smaller place. What this controller has learned
+-- itself, at the switches of which it is master, is such a claim, too. It alone decides about its own switches.
+hostReported :: Millis -> (DatapathId -> Bool) -> MacAddress -> (Place, Maybe Word32, Word64) -> Topology -> Maybe Topology
+hostReported time ours mac (place, ip, moved) t
+  | ours (fst place) = Nothing
+  | Just h <- known, ours (fst (hostPlace h)), (hostMoved h, Down (hostPlace h)) > (moved, Down place) = Nothing
+  -- A host counts as seen while its master knows it. It is updated only after a quarter of its life: otherwise each round
+  -- would change each host.
+  | Just h <- known, hostPlace h == place, hostMoved h == moved, maybe True ((== hostIpv4 h) . Just) ip, time - hostSeenAt h < topologyHostLife (topologySettings t) `div` 4 = Nothing
+  | otherwise = hostAt time moved mac place ip t
+  where
+    known = Map.lookup mac (topologyHosts t)
 
 isTrunk :: Place -> Topology -> Bool
 isTrunk (d, p) t = maybe False (Set.member p) (Map.lookup d (trunks t))

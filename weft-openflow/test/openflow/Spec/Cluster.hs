@@ -9,6 +9,7 @@ module Spec.Cluster
     -- * For other tests
     Member (..),
     startMember,
+    withEtcd,
     eventually',
   )
 where

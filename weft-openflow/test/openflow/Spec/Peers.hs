@@ -19,8 +19,8 @@ import Control.Exception (IOException, SomeException, bracket, try)
 import Control.Monad (forM_, forever, replicateM_, unless, void, when)
 import Data.Bits (xor)
 import qualified Data.ByteString as B
-import Data.Int (Int64)
 import Data.IORef
+import Data.Int (Int64)
 import qualified Data.Map.Strict as Map
 import Data.Maybe (fromMaybe)
 import Data.Word (Word64)

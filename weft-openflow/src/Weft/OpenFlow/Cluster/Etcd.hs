@@ -168,11 +168,12 @@ data Entry = Entry
     entryCreated :: !Revision
   }
 
--- | All keys with that prefix.
-readPrefix :: Etcd -> ByteString -> IO [Entry]
+-- | The revision of etcd, and all keys with that prefix.
+readPrefix :: Etcd -> ByteString -> IO (Revision, [Entry])
 readPrefix etcd prefix = call etcd "/v3/kv/range" (object ["key" .= base64 prefix, "range_end" .= base64 end]) $ \o -> do
   entries <- o .:? "kvs" .!= []
-  mapM (\e -> Entry . B.drop (B.length prefix) <$> unbase64 e "key" <*> unbase64 e "value" <*> e .:? "lease" .!= "0" <*> number e "create_revision") entries
+  revision <- revisionOf o
+  (,) revision <$> mapM (\e -> Entry . B.drop (B.length prefix) <$> unbase64 e "key" <*> unbase64 e "value" <*> e .:? "lease" .!= "0" <*> number e "create_revision") entries
   where
     -- The first key after all of them. The last byte of the prefix is below 255.
     end = B.snoc (B.init prefix) (B.last prefix + 1)
