@@ -99,6 +99,8 @@ data Cluster = Cluster
     clusterKeyed :: !(IORef Bool),
     -- | Why a part of our network was not shared in the last round. Used only by the thread that runs the rounds.
     clusterUnshared :: !(IORef (Maybe String)),
+    -- | Hosts that were not in the views of the last round. Used only by the thread that runs the rounds.
+    clusterUnseen :: !(IORef (Set.Set (MacAddress, Place))),
     -- | The number of rounds so far. Written by the thread that runs the rounds.
     clusterDone :: !(IORef Int)
   }
@@ -108,7 +110,7 @@ data Cluster = Cluster
 withCluster :: ClusterSettings -> (Cluster -> (Controller -> IO b -> IO b) -> IO a) -> IO a
 withCluster options act = do
   etcd <- newEtcd (interval options) (clusterEndpoints options)
-  cluster <- Cluster options etcd <$> newIORef Nothing <*> newIORef Set.empty <*> newIORef Map.empty <*> newMVar () <*> newIORef True <*> newIORef Map.empty <*> newIORef False <*> newIORef Nothing <*> newIORef 0
+  cluster <- Cluster options etcd <$> newIORef Nothing <*> newIORef Set.empty <*> newIORef Map.empty <*> newMVar () <*> newIORef True <*> newIORef Map.empty <*> newIORef False <*> newIORef Nothing <*> newIORef Set.empty <*> newIORef 0
   act cluster $ \c inner ->
     bracket (mapM (uncurry (spawn c)) (threads cluster c)) (mapM_ killThread) (const inner)
   where
@@ -247,7 +249,7 @@ round' cluster c = do
           when (now - began < quarter) (inTime ds)
     inTime [d | d <- connected, Map.notMember d masters || d `Set.member` Set.fromList (claimed <> asleep)]
     let views = [(name, e) | e <- entries, Just name <- [B.stripPrefix "view/" (entryKey e)]]
-    merge cluster c revision [view | (name, e) <- views, isNothing (partOf own name), Right view <- [eitherDecodeStrict (entryValue e)]]
+    merge cluster c revision (Map.keysSet masters) [view | (name, e) <- views, isNothing (partOf own name), Right view <- [eitherDecodeStrict (entryValue e)]]
     share cluster c (Map.fromList [(part, e) | (name, e) <- views, Just part <- [partOf own name]])
   where
     -- The part of our view that a key is for.
@@ -381,10 +383,21 @@ pieces xs = case splitAt mostInPart xs of
   ([], _) -> []
   (piece, rest) -> piece : pieces rest
 
--- | Add the views of other controllers to the topology. A host is our own if we are master of its switch. Only such hosts
--- are shared, and another claim replaces them only if it is newer ('hostReported').
-merge :: Cluster -> Controller -> Revision -> [View] -> IO ()
-merge cluster c revision views = do
+-- | Add the views of other controllers to the topology, and remove the hosts at other controllers' switches that are in
+-- no view any more.
+--
+-- @
+--   unknown  -> reported   a view has the host, at a switch of another master
+--   reported -> unknown    in two rounds no view has it. Until then a new master of the switch may share it again; and
+--                          while a switch that is connected here has no master, its hosts stay, as we may become its master
+--   reported -> own        this controller has become master of the switch, and shares the host from now on
+--   any      -> own        a packet of the host came to one of our switches
+--   own      -> reported   a view has a newer claim, at a switch of another master ('hostReported'); or we have lost the switch
+-- @
+--
+-- A host is our own if we are master of its switch. Only such hosts are shared.
+merge :: Cluster -> Controller -> Revision -> Set.Set DatapathId -> [View] -> IO ()
+merge cluster c revision mastered views = do
   time <- currentMillis
   mine <- readIORef (clusterMine cluster)
   let links = [((DatapathId a, PortNo p), (DatapathId b, PortNo q)) | (ls, _) <- views, (a, p, b, q) <- ls]
@@ -397,3 +410,9 @@ merge cluster c revision views = do
   -- One step for each host, so that the switches' threads do not wait long.
   forM_ [host | host@(m, claimed) <- Map.toList hosts, isJust (report' m claimed t)] $ \(m, claimed) ->
     topologyStep c (\now -> (fromMaybe now (report' m claimed now), []))
+  after <- controllerNetwork c
+  before <- readIORef (clusterUnseen cluster)
+  let kept d = Set.member d mine || (Set.notMember d mastered && Map.member d (topologySwitches after))
+      unseen = hostsUnreported kept (Map.keysSet hosts) after
+  writeIORef (clusterUnseen cluster) $! Set.fromList unseen
+  forM_ (filter (`Set.member` before) unseen) $ \(m, place) -> topologyStep c (\now -> (hostGone m place now, []))

@@ -41,6 +41,8 @@ module Weft.OpenFlow.Topology
     hostSeen,
     revisionRead,
     hostReported,
+    hostsUnreported,
+    hostGone,
     silentHosts,
     timePassed,
 
@@ -354,6 +356,29 @@ hostReported time ours mac (place, ip, moved) t
   where
     known = Map.lookup mac (topologyHosts t)
 
+-- | The hosts at switches that do not satisfy the predicate, and that are not in the set. O(hosts).
+hostsUnreported :: (DatapathId -> Bool) -> Set.Set MacAddress -> Topology -> [(MacAddress, Place)]
+hostsUnreported kept reportedNow t =
+  [(mac, hostPlace h) | (mac, h) <- Map.toList (topologyHosts t), not (kept (fst (hostPlace h))), Set.notMember mac reportedNow]
+
+-- | Remove a host, if it is still at this port.
+hostGone :: MacAddress -> Place -> Topology -> Topology
+hostGone mac place t = case Map.lookup mac (topologyHosts t) of
+  Just h | hostPlace h == place -> forget (Map.singleton mac h) t
+  _ -> t
+
+-- | Remove these hosts.
+forget :: Map.Map MacAddress Host -> Topology -> Topology
+forget gone t =
+  t
+    { topologyHosts = topologyHosts t `Map.difference` gone,
+      hostsAt = Map.foldlWithKey' leave (hostsAt t) gone,
+      hostsOn = Map.foldl' (\counts h -> addHosts (fst (hostPlace h)) (-1) counts) (hostsOn t) gone,
+      topologyVersion = topologyVersion t + 1
+    }
+  where
+    leave places mac h = Map.update (without mac) (hostPlace h) places
+
 isTrunk :: Place -> Topology -> Bool
 isTrunk (d, p) t = maybe False (Set.member p) (Map.lookup d (trunks t))
 
@@ -370,18 +395,10 @@ sweep :: Millis -> Topology -> Topology
 sweep time t
   | life <= 0 || time - topologySwept t < life `div` 8 = t
   | Map.null gone = t {topologySwept = time}
-  | otherwise =
-    t
-      { topologySwept = time,
-        topologyHosts = kept,
-        hostsAt = Map.foldlWithKey' leave (hostsAt t) gone,
-        hostsOn = Map.foldl' (\counts h -> addHosts (fst (hostPlace h)) (-1) counts) (hostsOn t) gone,
-        topologyVersion = topologyVersion t + 1
-      }
+  | otherwise = (forget gone t) {topologySwept = time}
   where
     life = topologyHostLife (topologySettings t)
-    (gone, kept) = Map.partition (\h -> time - hostSeenAt h >= life) (topologyHosts t)
-    leave places mac h = Map.update (without mac) (hostPlace h) places
+    gone = Map.filter (\h -> time - hostSeenAt h >= life) (topologyHosts t)
 
 -- | Ports settle; links and hosts that were not seen for too long are removed.
 timePassed :: Millis -> Topology -> (Topology, Changed)

@@ -14,12 +14,13 @@ import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
 import Weft.OpenFlow.Cluster
 import Weft.OpenFlow.Controller
+import Weft.OpenFlow.Message
 import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
 import Weft.Test.Skip (needProgram, testCase)
 
 tests :: TestTree
-tests = localOption (mkTimeout 600000000) $ testGroup "members of a cluster" [movingHost]
+tests = localOption (mkTimeout 600000000) $ testGroup "members of a cluster" [movingHost, departedHost, takenOverHost]
 
 -- | Two controllers, each the master of the switch that has its number.
 withTwo :: (String -> (Member, Peer) -> (Member, Peer) -> IO ()) -> IO ()
@@ -60,3 +61,27 @@ movingHost = testCase "a host that moves between switches of two masters is at i
     before <- mapM (clusterRounds . memberCluster) [one, two]
     eventually' [one, two] "four rounds" (and . zipWith (\n m -> m >= n + 4) before <$> mapM (clusterRounds . memberCluster) [one, two])
     mapM (placeOf 7) [one, two] >>= (@?= replicate 2 (Just (DatapathId 1, PortNo 4)))
+
+departedHost :: TestTree
+departedHost = testCase "a host that its master has forgotten is forgotten by the others" $
+  withTwo $ \_ (one, first) (two, _) -> do
+    arrives (one, two) 7 (1, PortNo 2) first
+    arrives (one, two) 8 (1, PortNo 3) first
+    sendMessageOf V10 0 (PortStatus PortDeleted (Port (PortNo 2) (MacAddress 2) mempty 0 0 (0, 0, 0, 0) (0, 0))) first
+    eventually' [one] "its master forgets it" ((== Nothing) <$> placeOf 7 one)
+    eventually' [one, two] "the other one forgets it" ((== Nothing) <$> placeOf 7 two)
+    placeOf 8 two >>= (@?= Just (DatapathId 1, PortNo 3))
+
+-- | The first switch is connected to both. Its host is known to the second controller by the view of the first only.
+takenOverHost :: TestTree
+takenOverHost = testCase "the hosts of a dead master's switch stay, and leave with the switch" $
+  withTwo $ \url (one, first) (two, _) -> withPeer (memberAddress two) $ \p -> do
+    switchHandshake (memberController two) V10 1 p
+    arrives (one, two) 7 (1, PortNo 2) first
+    cancel (memberThread one)
+    eventually' [two] "the second has the switch" (clusterMaster (memberCluster two) (DatapathId 1))
+    bracket (startMember url "three") (cancel . memberThread) $ \three -> do
+      eventually' [two, three] "a third one hears of the host" ((== Just (DatapathId 1, PortNo 2)) <$> placeOf 7 three)
+      placeOf 7 two >>= (@?= Just (DatapathId 1, PortNo 2))
+      sendMessageOf V10 0 (PortStatus PortDeleted (Port (PortNo 2) (MacAddress 2) mempty 0 0 (0, 0, 0, 0) (0, 0))) p
+      eventually' [two, three] "nobody has it" ((== [Nothing, Nothing]) <$> mapM (placeOf 7) [two, three])

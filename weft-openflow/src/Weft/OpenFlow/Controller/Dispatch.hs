@@ -78,7 +78,9 @@ handlePacket c s context out !xid !p = case contextFlooding context of
       frameType frame == etherTypeArp,
       Just (mac, ip) <- arpReplyTo probeAddress frame (packetInData p) -> do
       hosts <- topologyHosts <$> readIORef (controllerTopology c)
-      if fmap hostPlace (Map.lookup mac hosts) == Just here
+      active <- readIORef (sessionActive s)
+      -- In 1.0 slaves receive the reply, too; the host is the master's.
+      if active && fmap hostPlace (Map.lookup mac hosts) == Just here
         then changeTopology c (\t -> (fromMaybe t (hostSeen (contextTime context) mac here (Just ip) t), ())) >> consumed
         else deliver c s context out xid (Packet p)
   _ -> deliver c s context out xid (Packet p)
