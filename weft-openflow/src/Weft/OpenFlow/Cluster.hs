@@ -20,6 +20,16 @@
 -- switch has seen. The switch then refuses the request, and the controller asks for its generation ID and continues from
 -- there ("Weft.OpenFlow.Controller.Roles").
 --
+-- A controller has its name by a key that is bound to its lease, too. It has a lease only together with this key:
+--
+-- @
+--   outside -> member    the key did not exist, and this controller created it; or an earlier lease of this process has it
+--   outside -> outside   another lease has the key: of another controller, or of this one before it was restarted, which
+--                        ends by itself. It is reported
+--   member  -> outside   the lease has expired or could not be renewed in time, or etcd has the key with another lease or
+--                        not at all
+-- @
+--
 -- @since 0.1.0
 module Weft.OpenFlow.Cluster
   ( ClusterSettings (..),
@@ -35,7 +45,7 @@ where
 import Control.Concurrent (killThread)
 import Control.Concurrent.MVar
 import Control.Exception (SomeAsyncException, SomeException, bracket, displayException, fromException, throwIO, toException, try)
-import Control.Monad (forM_, forever, unless, void, when)
+import Control.Monad (forM_, forever, join, unless, void, when)
 import Data.Aeson (eitherDecodeStrict, encode)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString.Char8 as B
@@ -71,12 +81,16 @@ data ClusterSettings = ClusterSettings
     clusterPrefix :: String,
     -- | Called with a reason when etcd stops responding, and with 'Nothing' when it responds again. It runs in one of
     -- the controller's threads and must not block.
-    clusterOnReach :: Maybe String -> IO ()
+    clusterOnReach :: Maybe String -> IO (),
+    -- | Called with a reason when another lease has this controller's name, again if it still has it after three leases,
+    -- and with 'Nothing' when this controller has got its name after that. Until then it is master of no switch. It runs
+    -- in one of the controller's threads and must not block.
+    clusterOnName :: Maybe String -> IO ()
   }
 
--- | Leases of 5 seconds, keys below @weft\/openflow\/@, and no callback for the state of etcd.
+-- | Leases of 5 seconds, keys below @weft\/openflow\/@, and no callbacks.
 defaultClusterSettings :: String -> [String] -> ClusterSettings
-defaultClusterSettings name endpoints = ClusterSettings endpoints name 5 "weft/openflow/" (const (pure ()))
+defaultClusterSettings name endpoints = ClusterSettings endpoints name 5 "weft/openflow/" (const (pure ())) (const (pure ()))
 
 -- | This controller's membership of a cluster.
 data Cluster = Cluster
@@ -84,6 +98,10 @@ data Cluster = Cluster
     clusterEtcd :: !Etcd,
     -- | The lease, and the time by our clock at which it expires. Changed while 'clusterLock' is held.
     clusterHeld :: !(IORef (Maybe (Lease, Millis))),
+    -- | The last leases that etcd gave to this process. Used only by the thread that runs the rounds.
+    clusterLeases :: !(IORef [Lease]),
+    -- | For how many rounds another lease has had our name. Used only by the thread that runs the rounds.
+    clusterNameless :: !(IORef Int),
     -- | Switches whose key we hold. Changed while 'clusterLock' is held.
     clusterMine :: !(IORef (Set.Set DatapathId)),
     -- | The last known revision in which each switch's key was created.
@@ -110,7 +128,7 @@ data Cluster = Cluster
 withCluster :: ClusterSettings -> (Cluster -> (Controller -> IO b -> IO b) -> IO a) -> IO a
 withCluster options act = do
   etcd <- newEtcd (interval options) (clusterEndpoints options)
-  cluster <- Cluster options etcd <$> newIORef Nothing <*> newIORef Set.empty <*> newIORef Map.empty <*> newMVar () <*> newIORef True <*> newIORef Map.empty <*> newIORef False <*> newIORef Nothing <*> newIORef Set.empty <*> newIORef 0
+  cluster <- Cluster options etcd <$> newIORef Nothing <*> newIORef [] <*> newIORef 0 <*> newIORef Set.empty <*> newIORef Map.empty <*> newMVar () <*> newIORef True <*> newIORef Map.empty <*> newIORef False <*> newIORef Nothing <*> newIORef Set.empty <*> newIORef 0
   act cluster $ \c inner ->
     bracket (mapM (uncurry (spawn c)) (threads cluster c)) (mapM_ killThread) (const inner)
   where
@@ -227,6 +245,8 @@ round' cluster c = do
   writeIORef (clusterReached cluster) (isRight found)
   when (isRight found /= before) (clusterOnReach (clusterOptions cluster) (either (Just . displayException) (const Nothing) found))
   forM_ found $ \(revision, entries) -> do
+    member <- fmap fst <$> readIORef (clusterHeld cluster)
+    unless (isNothing member || [entryLease e | e <- entries, key cluster (B.unpack (entryKey e)) == nameKey cluster] == maybe [] pure member) (leave cluster c)
     let masters = Map.fromList [(d, e) | e <- entries, Just name <- [B.stripPrefix "master/" (entryKey e)], Just d <- [readDatapathId (B.unpack name)]]
     forM_ (Map.toList masters) (\(d, e) -> seen cluster d (entryCreated e))
     infos <- connectedSwitches c
@@ -289,17 +309,64 @@ prolong cluster c = do
     Just (Just lease) -> set (Just (lease, started + life))
     Just Nothing -> do
       lose
-      granted <- attempt (grant etcd (clusterLease (clusterOptions cluster)))
-      set ((\lease -> (lease, started + life)) <$> granted)
+      granted <- attempt (enrol cluster)
+      set ((\lease -> (lease, started + life)) <$> join granted)
+      mapM_ (named cluster . isJust) granted
     Nothing -> do
       now <- currentMillis
       -- The next round would be too late.
-      when (maybe True (\(_, until') -> now + life `div` fromIntegral roundsOfLease >= until') held) (lose >> set Nothing)
+      when (maybe True (\(_, until') -> now + life `div` fromIntegral roundsOfLease >= until') held) (leave cluster c)
   where
     etcd = clusterEtcd cluster
     life = fromIntegral (clusterLease (clusterOptions cluster)) * 1000
     set v = withMVar (clusterLock cluster) (\_ -> writeIORef (clusterHeld cluster) v)
     lose = readIORef (clusterMine cluster) >>= giveUp cluster c . Set.toList
+
+-- | Give up all switches, and the lease.
+leave :: Cluster -> Controller -> IO ()
+leave cluster c = do
+  readIORef (clusterMine cluster) >>= giveUp cluster c . Set.toList
+  withMVar (clusterLock cluster) (\_ -> writeIORef (clusterHeld cluster) Nothing)
+
+-- | The key of our name.
+nameKey :: Cluster -> ByteString
+nameKey cluster = key cluster ("name/" <> clusterName (clusterOptions cluster))
+
+-- | Get a lease with our name. 'Nothing' if another lease has the name.
+enrol :: Cluster -> IO (Maybe Lease)
+enrol cluster = do
+  found <- snd <$> readPrefix etcd (nameKey cluster)
+  before <- readIORef (clusterLeases cluster)
+  case [entryLease e | e <- found, B.null (entryKey e)] of
+    [] -> do
+      lease <- new
+      (created, _) <- createKey etcd lease (nameKey cluster) B.empty
+      pure (if created then Just lease else Nothing)
+    holder : _
+      -- The reply to its creation or to a renewal was lost.
+      | holder `elem` before -> new >>= \lease -> Just lease <$ putKey etcd lease (nameKey cluster) B.empty
+      | otherwise -> pure Nothing
+  where
+    etcd = clusterEtcd cluster
+    new = do
+      lease <- grant etcd (clusterLease (clusterOptions cluster))
+      -- Earlier ones have ended.
+      lease <$ modifyIORef' (clusterLeases cluster) (take (4 * roundsOfLease) . (lease :))
+
+-- | Tell 'clusterOnName' whether we have our name, if it has not been told.
+named :: Cluster -> Bool -> IO ()
+named cluster True = do
+  before <- readIORef (clusterNameless cluster)
+  writeIORef (clusterNameless cluster) 0
+  when (before > 0) (clusterOnName (clusterOptions cluster) Nothing)
+named cluster False = do
+  before <- readIORef (clusterNameless cluster)
+  writeIORef (clusterNameless cluster) (before + 1)
+  when (before == 0) . say $ "a lease in etcd has the name " <> name <> ": another controller, or this one before it was restarted; waiting for the end of the lease"
+  when (before == 3 * roundsOfLease) . say $ "another controller has the name " <> name <> ", and this one masters no switch until that one has ended: each controller needs a name of its own"
+  where
+    name = clusterName (clusterOptions cluster)
+    say = clusterOnName (clusterOptions cluster) . Just
 
 -- | Give up all switches before the lease expires. A round may last longer than the lease: if no endpoint answers, each
 -- of its requests waits for each endpoint in turn, and meanwhile others may become masters. If etcd did renew the

@@ -9,6 +9,7 @@ module Spec.Cluster
     -- * For other tests
     Member (..),
     startMember,
+    startMemberWith,
     withEtcd,
     eventually',
   )
@@ -92,9 +93,12 @@ startMember :: String -> String -> IO Member
 startMember url = startMemberOf [url]
 
 startMemberOf :: [String] -> String -> IO Member
-startMemberOf urls name = do
+startMemberOf urls name = startMemberWith (defaultClusterSettings name urls)
+
+startMemberWith :: ClusterSettings -> IO Member
+startMemberWith options = do
   ready <- newEmptyMVar
-  thread <- async . withCluster (defaultClusterSettings name urls) {clusterLease = lease} $ \cluster around ->
+  thread <- async . withCluster options {clusterLease = lease} $ \cluster around ->
     withTestControllerOf (clusterSettings cluster (patient defaultSettings) {settingsPortStats = Nothing}) (perSwitch learningSwitch) $ \c address ->
       around c (putMVar ready (cluster, c, address) >> threadDelay maxBound)
   (cluster, c, address) <- takeMVar ready

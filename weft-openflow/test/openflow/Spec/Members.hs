@@ -1,12 +1,14 @@
 -- |
--- What the controllers of a cluster know of the hosts at each other's switches. The switches are peers
+-- What the controllers of a cluster know of the hosts at each other's switches, and their names. The switches are peers
 -- of the tests.
 module Spec.Members (tests) where
 
 import Control.Concurrent.Async
 import Control.Exception (bracket)
 import Control.Monad (forM)
+import Data.IORef
 import qualified Data.Map.Strict as Map
+import Data.Maybe (isJust)
 import Data.Word (Word8)
 import Peer
 import Spec.Cluster hiding (tests)
@@ -20,7 +22,7 @@ import Weft.OpenFlow.Types
 import Weft.Test.Skip (needProgram, testCase)
 
 tests :: TestTree
-tests = localOption (mkTimeout 600000000) $ testGroup "members of a cluster" [movingHost, departedHost, takenOverHost]
+tests = localOption (mkTimeout 600000000) $ testGroup "members of a cluster" [movingHost, departedHost, takenOverHost, sameName]
 
 -- | Two controllers, each the master of the switch that has its number.
 withTwo :: (String -> (Member, Peer) -> (Member, Peer) -> IO ()) -> IO ()
@@ -85,3 +87,20 @@ takenOverHost = testCase "the hosts of a dead master's switch stay, and leave wi
       placeOf 7 two >>= (@?= Just (DatapathId 1, PortNo 2))
       sendMessageOf V10 0 (PortStatus PortDeleted (Port (PortNo 2) (MacAddress 2) mempty 0 0 (0, 0, 0, 0) (0, 0))) p
       eventually' [two, three] "nobody has it" ((== [Nothing, Nothing]) <$> mapM (placeOf 7) [two, three])
+
+sameName :: TestTree
+sameName = testCase "a second controller with the name of another waits until it has ended" $ do
+  needProgram "etcd"
+  withEtcd $ \url -> bracket (startMember url "one") (cancel . memberThread) $ \one -> withPeer (memberAddress one) $ \first -> do
+    switchOf 1 one first
+    said <- newIORef []
+    bracket (startMemberWith (defaultClusterSettings "one" [url]) {clusterOnName = \why -> modifyIORef' said (why :)}) (cancel . memberThread) $ \other -> withPeer (memberAddress other) $ \second -> do
+      switchHandshake (memberController other) V10 2 second
+      before <- clusterRounds (memberCluster other)
+      -- More than three leases.
+      eventually' [other] "fourteen rounds" ((>= before + 14) <$> clusterRounds (memberCluster other))
+      mapM (\m -> mapM (clusterMaster (memberCluster m) . DatapathId) [1, 2]) [one, other] >>= (@?= [[True, False], [False, False]])
+      map isJust <$> readIORef said >>= (@?= [True, True])
+      cancel (memberThread one)
+      eventually' [other] "it has joined" (clusterMaster (memberCluster other) (DatapathId 2))
+      map isJust <$> readIORef said >>= (@?= [False, True, True])

@@ -124,7 +124,7 @@ controller given = handle cannot $ do
     Nothing -> serving id (const id)
     Just endpoints -> do
       name <- maybe ownName pure (argumentName given)
-      withCluster (defaultClusterSettings name endpoints) {clusterOnReach = maybe (say "etcd answers") (\why -> complain ("etcd does not answer, and without it this controller masters no switch: " <> why))} $ \cluster around -> serving (clusterSettings cluster) around
+      withCluster (defaultClusterSettings name endpoints) {clusterOnReach = maybe (say "etcd answers") (\why -> complain ("etcd does not answer, and without it this controller masters no switch: " <> why)), clusterOnName = maybe (say ("this controller has its name now, " <> name)) complain} $ \cluster around -> serving (clusterSettings cluster) around
   where
     app = perSwitch (learningSwitchWith defaultLearningSettings {learningIdleTimeout = fromIntegral (argumentIdle given), learningAge = if hostLife > 0 then min (learningAge defaultLearningSettings) (hostLife `div` 2) else learningAge defaultLearningSettings})
     tlsSettings (certificate, key, authorities) =
