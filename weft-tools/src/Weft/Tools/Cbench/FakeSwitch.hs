@@ -22,7 +22,7 @@ where
 
 import Control.Concurrent (yield)
 import Control.Concurrent.MVar (MVar, isEmptyMVar, newMVar, withMVar)
-import Control.Exception (Exception, throwIO, try)
+import Control.Exception (Exception (..), throwIO, try)
 import Control.Monad (unless, when)
 import Control.Monad.Primitive (RealWorld)
 import Data.Bits (unsafeShiftL, unsafeShiftR, (.&.), (.|.))
