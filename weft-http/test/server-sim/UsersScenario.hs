@@ -5,7 +5,7 @@ module UsersScenario
   )
 where
 
-import Control.Concurrent
+import Control.Concurrent (yield)
 import Control.Exception
 import Control.Monad (forM, void, when)
 import Data.IORef
@@ -14,7 +14,6 @@ import Search
 import Simulation (Scenario (..))
 import Test.Tasty
 import Weft.Static.Users
-import Weft.Sys (yield)
 
 -- | Threads use a resource, each the given number of times, the first user's action may fail, and threads close it. It
 -- is closed once, not while it is used, and not used after that.

@@ -335,23 +335,19 @@ nameKey cluster = key cluster ("name/" <> clusterName (clusterOptions cluster))
 -- | Get a lease with our name. 'Nothing' if another lease has the name.
 enrol :: Cluster -> IO (Maybe Lease)
 enrol cluster = do
-  found <- snd <$> readPrefix etcd (nameKey cluster)
   before <- readIORef (clusterLeases cluster)
-  case [entryLease e | e <- found, B.null (entryKey e)] of
-    [] -> do
-      lease <- new
-      (created, _) <- createKey etcd lease (nameKey cluster) B.empty
-      pure (if created then Just lease else Nothing)
-    holder : _
+  lease <- grant etcd (clusterLease (clusterOptions cluster))
+  -- Of those that are left out none lives any more.
+  writeIORef (clusterLeases cluster) (take (4 * roundsOfLease) (lease : before))
+  holder <- createOrHolder etcd lease (nameKey cluster)
+  case holder of
+    Nothing -> pure (Just lease)
+    Just other
       -- The reply to its creation or to a renewal was lost.
-      | holder `elem` before -> new >>= \lease -> Just lease <$ putKey etcd lease (nameKey cluster) B.empty
+      | other `elem` before -> Just lease <$ putKey etcd lease (nameKey cluster) B.empty
       | otherwise -> pure Nothing
   where
     etcd = clusterEtcd cluster
-    new = do
-      lease <- grant etcd (clusterLease (clusterOptions cluster))
-      -- Earlier ones have ended.
-      lease <$ modifyIORef' (clusterLeases cluster) (take (4 * roundsOfLease) . (lease :))
 
 -- | Tell 'clusterOnName' whether we have our name, if it has not been told.
 named :: Cluster -> Bool -> IO ()
@@ -470,7 +466,7 @@ merge cluster c revision mastered views = do
   let links = [((DatapathId a, PortNo p), (DatapathId b, PortNo q)) | (ls, _) <- views, (a, p, b, q) <- ls]
       hosts = Map.fromListWith newer [(MacAddress m, ((DatapathId d, PortNo p), ip, moved)) | (_, hs) <- views, (m, d, p, ip, moved) <- hs]
       newer a@(place, _, moved) b@(place', _, moved') = if (moved, Down place) > (moved', Down place') then a else b
-      report' m host = hostReported time (`Set.member` mine) m host
+      report' = hostReported time (`Set.member` mine)
   topologyStep c (linksReported time links)
   topologyStep c (\now -> (revisionRead revision now, []))
   t <- controllerNetwork c

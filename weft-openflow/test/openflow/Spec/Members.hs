@@ -100,7 +100,7 @@ sameName = testCase "a second controller with the name of another waits until it
       -- More than three leases.
       eventually' [other] "fourteen rounds" ((>= before + 14) <$> clusterRounds (memberCluster other))
       mapM (\m -> mapM (clusterMaster (memberCluster m) . DatapathId) [1, 2]) [one, other] >>= (@?= [[True, False], [False, False]])
-      map isJust <$> readIORef said >>= (@?= [True, True])
+      readIORef said >>= (@?= [True, True]) . map isJust
       cancel (memberThread one)
       eventually' [other] "it has joined" (clusterMaster (memberCluster other) (DatapathId 2))
-      map isJust <$> readIORef said >>= (@?= [False, True, True])
+      readIORef said >>= (@?= [False, True, True]) . map isJust

@@ -254,7 +254,7 @@ refusedRole = testCase "a switch without roles has no active master, which is re
     setRole c (DatapathId 1) RoleMaster 6
     void (expect "ROLE_REQUEST" (\case RoleRequest r _ -> Just r; _ -> Nothing) p)
     passed p
-    fmap infoActive . Map.lookup (DatapathId 1) <$> connectedSwitches c >>= (@?= Just False)
+    connectedSwitches c >>= (@?= Just False) . fmap infoActive . Map.lookup (DatapathId 1)
     readIORef said >>= (@?= [(DatapathId 1, "it has refused the role master: it does not support roles")])
 
 -- | The application sends an ECHO_REQUEST for SwitchUp, with a byte for each port, and one for each port that is added.

@@ -57,7 +57,7 @@ fakeEtcd store asked respond = do
       ok (object ["succeeded" .= True, "header" .= object ["revision" .= one]])
     ["v3", "kv", "range"] -> do
       Store m _ <- readIORef store
-      ok (object ["kvs" .= [object ["key" .= k, "value" .= v, "lease" .= one] | (k, v) <- Map.toList m]])
+      ok (object ["header" .= object ["revision" .= one], "kvs" .= [object ["key" .= k, "value" .= v, "lease" .= one] | (k, v) <- Map.toList m]])
     _ -> respond (responseLBS status404 [] "")
   where
     -- Of an array, the first element.
@@ -76,6 +76,8 @@ manyHosts = testCase "many hosts are written in parts, and once" $ do
     SockAddrInet port _ -> bracket (startMember ("http://127.0.0.1:" <> show port) "one") (cancel . memberThread) $ \m -> withPeer (memberAddress m) $ \p -> do
       switchHandshake (memberController m) V13 1 p
       eventually' [m] "it is the master" (clusterMaster (memberCluster m) (DatapathId 1))
+      -- Before it has the answer, it ignores packets.
+      _ <- expect "ROLE_REQUEST" (\case RoleRequest RoleMaster _ -> Just (); _ -> Nothing) p
       forM_ [0 .. 19] $ \block -> do
         sendBytes p (B.concat [packet (block * 1000 + n) | n <- [1 .. 1000]])
         sendMessageOf V13 7 (EchoRequest "behind them") p

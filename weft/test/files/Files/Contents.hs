@@ -139,14 +139,14 @@ directWrites = withFolder $ \folder -> do
 
 alignedMemory :: Assertion
 alignedMemory = forM_ [1, 100, 512, 2048, 3000, 3200, 3300, 4096, 10000] $ \size -> do
-  pieces <- forM [1 .. 200 :: Int] $ \i -> do
+  made <- forM [1 .. 200 :: Int] $ \i -> do
     memory <- alignedBuffer (Count size)
     withForeignPtr memory $ \p -> do
       ptrToWordPtr p `mod` 4096 @?= 0
       fillBytes p (fromIntegral i) size
     when (i `mod` 20 == 0) performGC
     pure (i, memory)
-  forM_ pieces $ \(i, memory) -> withForeignPtr memory $ \p -> do
+  forM_ made $ \(i, memory) -> withForeignPtr memory $ \p -> do
     bytes <- B.packCStringLen (castPtr p, size)
     assertBool ("other bytes, of " <> show size) (B.all (== fromIntegral i) bytes)
 

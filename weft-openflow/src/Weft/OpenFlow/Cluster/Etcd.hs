@@ -13,6 +13,7 @@ module Weft.OpenFlow.Cluster.Etcd
     grant,
     keepAlive,
     createKey,
+    createOrHolder,
     createOrRead,
     putKey,
     removeKey,
@@ -123,6 +124,10 @@ createKey etcd lease key value =
   create etcd lease key value revisionOf (`number` "create_revision") >>= \r -> pure $ case r of
     Left revision -> (False, revision)
     Right revision -> (True, revision)
+
+-- | Create a key that belongs to the lease. If it exists, the lease that it belongs to (@0@: none).
+createOrHolder :: Etcd -> Lease -> ByteString -> IO (Maybe Lease)
+createOrHolder etcd lease key = either Just (const Nothing) <$> create etcd lease key B.empty (const (pure ())) (\o -> o .:? "lease" .!= "0")
 
 -- | Create a key that belongs to no lease, or read it if it exists: the value that it has afterwards.
 createOrRead :: Etcd -> ByteString -> ByteString -> IO ByteString

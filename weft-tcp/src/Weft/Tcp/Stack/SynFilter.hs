@@ -7,8 +7,7 @@
 --
 -- The rate is that of a token bucket: what was not used in the last tenth of a second may be used at once. So many
 -- clients that connect together are answered together. A flood gains that many answers at its beginning, and none after
--- that, as it leaves nothing unused. (At 20,000 a second they are 2,000: about 10 ms of work, in which the fastest flood
--- that a device carries brings fewer packets than its queue takes. An answer takes no memory.)
+-- that, as it leaves nothing unused. (At 20,000 a second they are 2,000: about 10 ms of work. An answer takes no memory.)
 --
 -- @since 0.1.0
 module Weft.Tcp.Stack.SynFilter
