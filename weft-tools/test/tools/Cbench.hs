@@ -293,15 +293,16 @@ hangsUp program = testCase "a controller that hangs up" $ do
 
 -- | ERROR, HELLO_FAILED, of version 1.4; and a controller that says nothing.
 unfinished :: FilePath -> TestTree
-unfinished program = testGroup "a controller that does not finish the handshake" $
-  [ testCase name . answering reply $ \address -> do
-      (code, said) <- outcome program [] ["cbench", "--controller", address, "--switches", "1", "--seconds", "1"]
-      (code, why `isInfixOf` said) @?= (ExitFailure 1, True)
-    | (name, reply, why) <-
-        [ ("it refuses the version", B.pack [5, 1, 0, 12, 0, 0, 0, 0, 0, 0, 0, 0], "HELLO_FAILED"),
-          ("it is silent", B.empty, "within ten seconds")
-        ]
-  ]
+unfinished program =
+  testGroup "a controller that does not finish the handshake" $
+    [ testCase name . answering reply $ \address -> do
+        (code, said) <- outcome program [] ["cbench", "--controller", address, "--switches", "1", "--seconds", "1"]
+        (code, why `isInfixOf` said) @?= (ExitFailure 1, True)
+      | (name, reply, why) <-
+          [ ("it refuses the version", B.pack [5, 1, 0, 12, 0, 0, 0, 0, 0, 0, 0, 0], "HELLO_FAILED"),
+            ("it is silent", B.empty, "within ten seconds")
+          ]
+    ]
   where
     answering reply act = bracket (socket AF_INET Stream defaultProtocol) close $ \l -> do
       bind l (SockAddrInet 0 (tupleToHostAddress (127, 0, 0, 1)))

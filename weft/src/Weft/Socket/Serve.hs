@@ -122,7 +122,7 @@ reportException :: Maybe SockAddr -> SomeException -> IO ()
 reportException peer e
   | Just io <- fromException e, fmap Errno (ioe_errno io) `elem` map Just [ePIPE, eCONNRESET] = pure ()
   | Just async <- fromException e, async `elem` [ThreadKilled, UserInterrupt] = pure ()
-  | otherwise = withCStringLen utf8 line (\(p, n) -> hPutBuf stderr p n)
+  | otherwise = withCStringLen utf8 line (uncurry (hPutBuf stderr))
   where
     -- By one write: standard error has no buffer, so the characters of several reports would mingle.
     line = "weft: " <> maybe "accept" show peer <> ": " <> displayException e <> "\n"

@@ -116,16 +116,15 @@ handleOther c s context out h message = case message of
   GetConfigReply _ -> pure ()
   RoleReply role generation -> do
     up <- roleGiven c s (headerXid h) role generation
-    forM_ up $ \event -> do
-      deliverHere 0 event
-      -- What the applications answer comes first.
-      void (writeMessage out (sessionVersion s) 4 (StatsRequestMessage PortDescRequest))
+    forM_ up becameActive
   Error t code _ -> do
     asked <- answeredBy s (headerXid h) (RepliedError t code)
-    ours <- roleRefused c s (headerXid h) t code
-    unless ours $ do
-      report c (SwitchError d (fromIntegral t) (fromIntegral code))
-      unless asked (deliverHere (headerXid h) (Other message))
+    refusal <- roleRefused c s (headerXid h) t code
+    case refusal of
+      Just up -> mapM_ becameActive up
+      Nothing -> do
+        report c (SwitchError d (fromIntegral t) (fromIntegral code))
+        unless asked (deliverHere (headerXid h) (Other message))
   PortStatus reason port -> portNow reason port
   FlowRemovedMessage r -> deliverHere (headerXid h) (FlowGone r)
   StatsReplyMessage more reply -> do
@@ -137,6 +136,10 @@ handleOther c s context out h message = case message of
   where
     d = contextSwitch context
     deliverHere = deliver c s context out
+    becameActive event = do
+      deliverHere 0 event
+      -- What the applications answer comes first.
+      void (writeMessage out (sessionVersion s) 4 (StatsRequestMessage PortDescRequest))
     portNow reason port = do
       when (contextFlooding context /= FloodByItself) . topologyStep c $ case reason of
         PortDeleted -> portRemoved d (portNumber port)

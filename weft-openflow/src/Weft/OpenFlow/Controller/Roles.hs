@@ -8,7 +8,8 @@
 --   asked   -> reading   ERROR, stale: the switch has seen a later generation ID; ROLE_REQUEST with NOCHANGE
 --   reading -> asked     ROLE_REPLY with the switch's generation ID: ROLE_REQUEST with this ID for a slave, the next one
 --                        for a master
---   asked, reading -> settled   another ERROR, or stale too many times: reported; the switch has left the role as it was
+--   asked, reading -> settled   another ERROR, or stale too many times: reported; the switch has left the role as it was.
+--                               If it does not support roles, the controller has the role nevertheless, as in 1.0
 --   any     -> asked     another role is set; answers to earlier requests, which have other transaction IDs, are ignored
 -- @
 --
@@ -30,7 +31,7 @@ module Weft.OpenFlow.Controller.Roles
 where
 
 import Control.Concurrent.MVar
-import Control.Monad (unless, void, when)
+import Control.Monad (forM, unless, void, when)
 import Data.IORef
 import Data.Int (Int64)
 import qualified Data.Map.Strict as Map
@@ -98,23 +99,33 @@ roleGiven c s xid role generation = do
       | otherwise = do
         settle Nothing
         writeIORef (sessionGeneration s) (Just (claimGeneration claim))
-        before <- atomicModifyIORef' (sessionActive s) ((,) (role /= RoleSlave))
-        let new = role /= RoleSlave && not before
-        new <$ when new (configure s)
+        if role == RoleSlave then False <$ writeIORef (sessionActive s) False else activated s
     settle = settled c s
 
--- | An ERROR message. Whether it refuses a role; otherwise it is for others. Called by the switch's thread.
-roleRefused :: Controller -> Session -> Xid -> Word16 -> Word16 -> IO Bool
-roleRefused c s xid kind code = withMVar (sessionRole s) $ \_ -> do
-  asked <- readIORef (sessionClaim s)
-  case asked of
-    Just claim | claimXid claim == xid -> True <$ refused claim
-    _ -> pure False
+-- | The controller is active from now on. Returns whether it was not before. 'sessionRole' must be held.
+activated :: Session -> IO Bool
+activated s = do
+  before <- atomicModifyIORef' (sessionActive s) ((,) True)
+  not before <$ unless before (configure s)
+
+-- | An ERROR message. 'Nothing': it refuses no role and is for others. Otherwise the event as with 'roleGiven'. Called by
+-- the switch's thread.
+roleRefused :: Controller -> Session -> Xid -> Word16 -> Word16 -> IO (Maybe (Maybe Event))
+roleRefused c s xid kind code = do
+  found <- withMVar (sessionRole s) $ \_ -> do
+    asked <- readIORef (sessionClaim s)
+    case asked of
+      Just claim | claimXid claim == xid -> Just <$> refused claim
+      _ -> pure Nothing
+  forM found (\new -> if new then Just <$> takenOver c s else pure Nothing)
   where
     refused claim
       | kind == roleRequestFailed && code == 0 && not (claimReading claim) && claimTries claim < mostTries =
-        request s claim {claimReading = True, claimTries = claimTries claim + 1}
-      | otherwise = settled c s (Just ("it has refused the role " <> named (claimRole claim) <> ": " <> reason))
+        False <$ request s claim {claimReading = True, claimTries = claimTries claim + 1}
+      | otherwise = do
+        settled c s (Just ("it has refused the role " <> named (claimRole claim) <> ": " <> reason))
+        -- Without roles all controllers are equal to the switch, as with 1.0.
+        if kind == roleRequestFailed && code == 1 && claimRole claim /= RoleSlave then activated s else pure False
     reason
       | kind /= roleRequestFailed = "ERROR, type " <> show kind <> ", code " <> show code
       | otherwise = case code of
