@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/io_uring.h>
+#include <linux/openat2.h>
 #include <poll.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -197,6 +198,15 @@ static void small(void) {
   if (r != BYTES || memcmp(some, contents + 1000, BYTES) != 0) blame("weft_file_run", r, 0);
   r = weft_file_try(IORING_OP_READ, file, FILE_BYTES - 10, (uint64_t)(uintptr_t)some, BYTES, 0);
   if (r != 10 && r != -EAGAIN) blame("weft_file_try", r, 0);
+  struct open_how how = {.flags = O_RDONLY};
+  const struct { const char *path; int waits; } opens[] = {{"/", 0}, {"/dev/null", 1}, {"/does-not-exist", 0}};
+  for (unsigned i = 0; i < sizeof opens / sizeof *opens; i++) {
+    (void)access(opens[i].path, F_OK); /* now the kernel has cached it */
+    r = weft_file_open_waits(AT_FDCWD, (uint64_t)(uintptr_t)&how, (uint64_t)(uintptr_t)opens[i].path);
+    if (r != opens[i].waits) blame("weft_file_open_waits", r, opens[i].waits);
+  }
+  how.flags |= O_NONBLOCK;
+  if (weft_file_open_waits(AT_FDCWD, (uint64_t)(uintptr_t)&how, (uint64_t)(uintptr_t) "/dev/null") != 0) blame("weft_file_open_waits", 1, 0);
 }
 
 int main(int argc, char **argv) {

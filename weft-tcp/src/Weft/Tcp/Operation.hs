@@ -65,8 +65,8 @@ data Attempt a
 failWith :: String -> Errno -> IO a
 failWith loc (Errno e) = ioError (errnoError ("Weft.Tcp." ++ loc) e)
 
--- | Throw if the socket was closed, or the stack has ended. Closing a socket wakes one waiting thread, and each thread that fails here wakes
--- the next one.
+-- | Throw if the socket was closed, or the stack has ended. Closing a socket wakes one waiting thread, and each thread
+-- that fails here wakes the next one.
 checkOpen :: String -> Socket -> IO ()
 checkOpen loc sock = do
   holder <- readIORef (socketHolder sock)
@@ -211,8 +211,8 @@ close sock = ending (const Released) sock Close
 abort :: Socket -> IO ()
 abort sock = ending (const Released) sock Abort
 
--- | End a connection for its user, whose state changes as given. Not interruptible, although a step of the connection that runs has to end first: a
--- connection that was released and not ended would stay for ever. Steps do not block.
+-- | End a connection for its user, whose state changes as given. Not interruptible, although a step of the connection
+-- that runs has to end first: a connection that was released and not ended would stay for ever. Steps do not block.
 ending :: (Holder -> Holder) -> Socket -> Event -> IO ()
 ending change sock event = uninterruptibleMask_ $ do
   unlist sock
@@ -297,8 +297,8 @@ closeWith (Errno e) st l = uninterruptibleMask_ $ do
 
 -- Shutdown of a stack ------------------------------------------------------------------
 
--- | Close all listeners and abort all connections; their users get @ENETDOWN@. A thread that enters a connection or listener later
--- ends it itself.
+-- | Close all listeners and abort all connections; their users get @ENETDOWN@. A thread that enters a connection or
+-- listener later ends it itself.
 endAll :: Stack -> IO ()
 endAll st = do
   atomicModifyIORef' (stopped st) (const (True, ()))

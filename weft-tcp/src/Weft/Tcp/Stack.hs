@@ -92,9 +92,9 @@ data StackSettings = StackSettings
     -- | The maximum number of closed connections whose peer has not closed, too, or has not acknowledged all data. Each
     -- keeps its data. Above it, the oldest are reset.
     maxOrphans :: !Int,
-    -- | SYNs that are answered by a cookie, a second; a tenth of them at once. Above this rate, a SYN is answered when it comes a second time, as
-    -- those of clients do: a client then waits a second longer for its connection, and the packets of all are not lost
-    -- in front of a stack that does nothing but answer.
+    -- | SYNs that are answered by a cookie, a second; a tenth of them at once. Above this rate, a SYN is answered when it
+    -- comes a second time, as those of clients do: a client then waits a second longer for its connection, and the
+    -- packets of all are not lost in front of a stack that does nothing but answer.
     stackCookieRate :: !Int,
     -- | Called with each received ('True') or sent ('False') packet, for a packet log. It runs in the stack's loops
     -- and in the threads that use connections, possibly at the same time. If it throws, it is not called again, and

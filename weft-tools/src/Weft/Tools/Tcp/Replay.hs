@@ -2,7 +2,8 @@
 -- Description : @weft tcp replay@
 --
 -- Replays a packet log into "Weft.Tcp.Core" and prints the connection's state after each packet. Exit status: 0, 1 if
--- the file cannot be read, or has no connection, or not the one that is asked for, 2 for wrong arguments, 3 if an invariant of the core was violated.
+-- the file cannot be read, or has no connection, or not the one that is asked for, 2 for wrong arguments, 3 if an
+-- invariant of the core was violated.
 module Weft.Tools.Tcp.Replay
   ( replayCommand,
   )
