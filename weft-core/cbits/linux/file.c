@@ -125,7 +125,7 @@ int weft_file_open_waits(int32_t fd, uint64_t off, uint64_t addr) {
   how.mode = 0;
   how.resolve |= RESOLVE_CACHED;
   path = weft_openat2(fd, (const char *)(uintptr_t)addr, &how);
-  if (path < 0) return errno == EAGAIN || errno == EINVAL || errno == ENOSYS;
+  if (path < 0) return errno == EAGAIN ? 2 : errno == EINVAL || errno == ENOSYS;
   looked = fstat(path, &st);
   close(path);
   return looked < 0 || !(S_ISREG(st.st_mode) || S_ISDIR(st.st_mode));

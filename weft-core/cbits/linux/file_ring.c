@@ -161,7 +161,10 @@ static void queue(struct weft_file_ring *l, unsigned slot) {
   e->off = s->op.off;
   e->addr = s->op.addr;
   e->len = s->op.len;
-  e->rw_flags = (int)s->op.flags;
+  if (s->op.opcode == IORING_OP_OPENAT2)
+    e->flags = s->op.flags & WEFT_OPEN_ASYNC ? IOSQE_ASYNC : 0;
+  else
+    e->rw_flags = (int)s->op.flags;
   e->user_data = name(slot, s->generation);
   weft_ring_push(&l->ring);
   l->in_flight++;

@@ -19,7 +19,9 @@ module Weft.FFI.File
     opNames,
     isWrite,
     isCall,
-    mayWaitForOthers,
+    Waiting (..),
+    waitingOf,
+    withoutTry,
 
     -- * Carrying one out
     tryOp,
@@ -117,11 +119,24 @@ opNames (Fd fd) first p n = Op callNames fd (if first then 0 else 1) (address p)
 isCall :: Op -> Bool
 isCall op = opCode op == callNames
 
--- | Whether it opens something and may wait for another process, such as one that opens the other end of a named pipe.
-mayWaitForOthers :: Op -> IO Bool
-mayWaitForOthers op
-  | opCode op == #{const IORING_OP_OPENAT2} = (/= 0) <$> c_open_waits (opFd op) (opOff op) (opAddr op)
-  | otherwise = pure False
+-- | Whether an operation may wait for another process, such as one that opens the other end of a named pipe.
+data Waiting = WaitsForNobody | MayWait | Unknown
+  deriving (Eq)
+
+-- | As in @file.h@, of an open; other operations count as 'WaitsForNobody'.
+waitingOf :: Op -> IO Waiting
+waitingOf op
+  | opCode op /= #{const IORING_OP_OPENAT2} = pure WaitsForNobody
+  | otherwise = do
+    found <- c_open_waits (opFd op) (opOff op) (opAddr op)
+    pure $ case found of
+      0 -> WaitsForNobody
+      1 -> MayWait
+      _ -> Unknown
+
+-- | The open, for a ring that does not try it with @O_NONBLOCK@ first. (@WEFT_OPEN_ASYNC@ of @file.h@.)
+withoutTry :: Op -> Op
+withoutTry op = op {opFlags = 1}
 
 foreign import ccall unsafe "weft_file_open_waits"
   c_open_waits :: CInt -> Word64 -> Word64 -> IO CInt

@@ -286,12 +286,15 @@ beginDirect e op handler = do
 
 beginWith :: Engine -> FileEngine -> Op -> (CInt -> IO ()) -> IO (IO ())
 beginWith e wanted op handler = do
-  waits <- if rtsSupportsBoundThreads then mayWaitForOthers op else pure False
-  ring <- if waits || wanted == Threads || isCall op then pure Nothing else memberFor (engineRings e)
+  waiting <- waitingOf op
+  -- In a ring it would keep one of the few kernel threads that the reads of disks need. Without -threaded a call would
+  -- stop the program.
+  let apart = waiting == MayWait && rtsSupportsBoundThreads
+  ring <- if apart || wanted == Threads || isCall op then pure Nothing else memberFor (engineRings e)
   case ring of
-    Nothing | waits -> beginApart op handler
+    Nothing | apart -> beginApart op handler
     Just l
-      | not stream -> cancel l <$> start l op handler
+      | not stream -> cancel l <$> start l (if waiting == WaitsForNobody then op else withoutTry op) handler
       | otherwise -> do
         others <- addWord (engineWords e) streams 1
         if others < mostStreams
