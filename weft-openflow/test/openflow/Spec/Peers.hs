@@ -20,10 +20,8 @@ import Control.Monad (forM_, forever, replicateM_, unless, void, when)
 import Data.Bits (xor)
 import qualified Data.ByteString as B
 import Data.IORef
-import Data.Int (Int64)
 import qualified Data.Map.Strict as Map
 import Data.Maybe (fromMaybe)
-import Data.Word (Word64)
 import GHC.Clock (getMonotonicTime)
 import Peer
 import System.Timeout (timeout)
@@ -46,7 +44,7 @@ tests =
   testGroup
     "peers"
     [ testGroup "negotiation" (map negotiated negotiations),
-      testGroup "answers" [answersOneByteSegments, manyAtOnce, oneTurn, roles, roleMeanwhile, staleGeneration, refusedRole, portsOfTakenOver V10, portsOfTakenOver V13, sameSwitchTwice, inTurn],
+      testGroup "answers" [answersOneByteSegments, manyAtOnce, oneTurn, sameSwitchTwice, inTurn],
       testGroup "faults" (map faulty faults ++ [unknownType, portlessPacket, manyFaults, brokenApplication, fuzzed]),
       testGroup "peers that stop" [silent, echoes, slowHandshake, readsNothing, postsToDeaf, killedSenders, departure, hostAge]
     ]
@@ -166,117 +164,6 @@ oneTurn = testCase "512 packets that are there are received in one piece" $ do
     putMVar gate ()
     replicateM_ 512 (expect "an answer" (\case PacketOutMessage _ -> Just (); _ -> Nothing) p)
   readIORef sizes >>= \found -> take 1 (reverse found) @?= [512 * 82]
-
-roles :: TestTree
-roles = testCase "a slave says nothing, a master does again" . withWitness plain $ \c address -> withPeer address $ \p -> do
-  switchHandshake c V13 1 p
-  setRole c (DatapathId 1) RoleSlave 7
-  (_, r) <- expect "ROLE_REQUEST" role p
-  r @?= (RoleSlave, 7)
-  packetFrom V13 5 (PortNo 1) 1 2 p
-  sendMessageOf V13 6 (EchoRequest "still there") p
-  m <- expect "ECHO_REPLY and no answer before it" (\case EchoReply _ -> Just True; PacketOutMessage _ -> Just False; _ -> Nothing) p
-  snd m @?= True
-  setRole c (DatapathId 1) RoleMaster 8
-  (_, r') <- expect "ROLE_REQUEST" role p
-  r' @?= (RoleMaster, 8)
-  packetFrom V13 7 (PortNo 1) 1 2 p
-  void (expect "an answer" (\case PacketOutMessage _ -> Just (); _ -> Nothing) p)
-  where
-    role m = case m of
-      RoleRequest r g -> Just (r, g)
-      _ -> Nothing
-
--- | The election of a new connection takes long, and its result is obsolete when it ends.
-roleMeanwhile :: TestTree
-roleMeanwhile = testCase "a role that is set during the election of a new connection stays" $ do
-  electing <- newEmptyMVar
-  elected <- newEmptyMVar
-  let settings = (patient plain) {settingsRole = \_ -> putMVar electing () >> takeMVar elected >> pure (Just (RoleSlave, 1))}
-  withTestController settings $ \c address -> withPeer address $ \p -> do
-    switchHandshake c V13 1 p
-    takeMVar electing
-    setRole c (DatapathId 1) RoleMaster 2
-    (_, r) <- expect "ROLE_REQUEST" (\case RoleRequest role g -> Just (role, g); _ -> Nothing) p
-    r @?= (RoleMaster, 2)
-    putMVar elected ()
-    packetFrom V13 5 (PortNo 1) 1 2 p
-    (_, slave) <- expect "an answer" (\case PacketOutMessage _ -> Just False; RoleRequest RoleSlave _ -> Just True; _ -> Nothing) p
-    slave @?= False
-    now <- connectedSwitches c
-    fmap infoActive (Map.lookup (DatapathId 1) now) @?= Just True
-
--- | A switch that has seen a later generation than etcd gives, as after the loss of etcd's data.
-staleGeneration :: TestTree
-staleGeneration = testCase "a switch that refuses a stale generation is asked with one that it accepts" $ do
-  generation <- newIORef 1000
-  let half = 0x8000000000000100
-      stale :: Word64 -> Word64 -> Bool
-      stale g now = (fromIntegral (g - now) :: Int64) < 0
-      answer role g = do
-        now <- readIORef generation
-        if role == RoleNoChange
-          then pure (RoleReply RoleEqual now)
-          else if stale g now then pure (Error 11 0 B.empty) else RoleReply role g <$ writeIORef generation g
-      asked p = snd <$> expect "ROLE_REQUEST" (\case RoleRequest r g -> Just (r, g); _ -> Nothing) p
-      active c = fmap infoActive . Map.lookup (DatapathId 1) <$> connectedSwitches c
-      settings = (patient plain) {settingsRole = \_ -> pure (Just (RoleMaster, 5))}
-  withTestController settings $ \c address -> withPeer address $ \p -> do
-    answerRoles answer p
-    switchHandshake c V13 1 p
-    active c >>= (@?= Just False)
-    asked p >>= (@?= (RoleMaster, 5))
-    asked p >>= (@?= (RoleNoChange, 0))
-    active c >>= (@?= Just False)
-    asked p >>= (@?= (RoleMaster, 1001))
-    eventually "it is active" ((== Just True) <$> active c)
-    -- A slave does not raise the generation, which would make its master's requests stale.
-    writeIORef generation half
-    setRole c (DatapathId 1) RoleSlave 6
-    active c >>= (@?= Just False)
-    mapM (const (asked p)) [1 .. 3 :: Int] >>= (@?= [(RoleSlave, 1001), (RoleNoChange, 0), (RoleSlave, half)])
-    -- IDs wrap around.
-    writeIORef generation maxBound
-    setRole c (DatapathId 1) RoleMaster (half + 1)
-    mapM (const (asked p)) [1 .. 3 :: Int] >>= (@?= [(RoleMaster, half + 1), (RoleNoChange, 0), (RoleMaster, 0)])
-    eventually "it is active again" ((== Just True) <$> active c)
-
-refusedRole :: TestTree
-refusedRole = testCase "a switch without roles is used all the same, which is reported once" $ do
-  said <- newIORef []
-  let settings = (patient plain) {settingsRole = \_ -> pure (Just (RoleMaster, 5)), settingsOnIncident = \i -> case i of RoleRefused d why -> atomicModifyIORef' said (\is -> ((d, why) : is, ())); _ -> pure ()}
-      passed p = sendMessageOf V13 9 (EchoRequest "") p >> void (expect "ECHO_REPLY" (\case EchoReply _ -> Just (); _ -> Nothing) p)
-  withTestController settings $ \c address -> withPeer address $ \p -> do
-    answerRoles (\_ _ -> pure (Error 11 1 B.empty)) p
-    switchHandshake c V13 1 p
-    void (expect "ROLE_REQUEST" (\case RoleRequest r _ -> Just r; _ -> Nothing) p)
-    passed p
-    setRole c (DatapathId 1) RoleMaster 6
-    void (expect "ROLE_REQUEST" (\case RoleRequest r _ -> Just r; _ -> Nothing) p)
-    passed p
-    connectedSwitches c >>= (@?= Just True) . fmap infoActive . Map.lookup (DatapathId 1)
-    readIORef said >>= (@?= [(DatapathId 1, "it has refused the role master: it does not support roles")])
-
--- | The application sends an ECHO_REQUEST for SwitchUp, with a byte for each port, and one for each port that is added.
-portsOfTakenOver :: Version -> TestTree
-portsOfTakenOver version = testCase (show version <> ": a new master's applications get the ports of the switch") $ do
-  let app = App () $ \_ event () -> case event of
-        SwitchUp f -> ((), [Send (EchoRequest (B.replicate (length (featuresPorts f)) 1))])
-        PortChanged PortAdded _ -> ((), [Send (EchoRequest "port")])
-        _ -> ((), [])
-      echoes' = expect "ECHO_REQUEST" (\case EchoRequest s -> Just s; _ -> Nothing)
-  withTestControllerOf (patient plain) (perSwitch app) $ \c address -> withPeer address $ \p -> do
-    switchHandshake c version 1 p
-    (_, first) <- echoes' p
-    forM_ [(RoleSlave, 1), (RoleMaster, 2)] (uncurry (setRole c (DatapathId 1)))
-    (_, second) <- echoes' p
-    second @?= first
-    when (version == V10) (B.length second @?= 4)
-    when (version == V13) $ do
-      (h, ()) <- expect "the request for ports" (\case StatsRequestMessage PortDescRequest -> Just (); _ -> Nothing) p
-      sendMessageOf V13 (headerXid h) (StatsReplyMessage False (PortDescReply [Port (PortNo 1) (MacAddress 1) "p" 0 0 (0, 0, 0, 0) (0, 0)])) p
-      (_, third) <- echoes' p
-      third @?= "port"
 
 sameSwitchTwice :: TestTree
 sameSwitchTwice = testCase "a switch that connects again has its old connection dropped" . withWitness plain $ \c address ->
