@@ -150,13 +150,18 @@ oneTurn :: TestTree
 oneTurn = testCase "512 packets that are there are received in one piece" $ do
   gate <- newMVar ()
   sizes <- newIORef []
-  let noted (Connection operations s) = pure (Connection operations {opReceive = \t deadline n -> withMVar gate (const (pure ())) >> received (opReceive operations t deadline n)} s)
-      received act = act >>= \b -> b <$ atomicModifyIORef' sizes (\ns -> (B.length b : ns, ()))
+  waiting <- newIORef False
+  let noted (Connection operations s) = pure (Connection operations {opReceive = \t deadline n -> withMVar gate (const (writeIORef waiting True)) >> received (opReceive operations t deadline n)} s)
+      received act = act >>= \b -> b <$ (writeIORef waiting False >> atomicModifyIORef' sizes (\ns -> (B.length b : ns, ())))
+      closeGate = do
+        takeMVar gate
+        inside <- readIORef waiting
+        unless inside (putMVar gate () >> threadDelay 1000 >> closeGate)
       packet n = encoded V10 n (PacketInMessage (PacketIn (BufferId n) 64 (PortNo 1) 0 0 0 [] (B.pack ([2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0] ++ replicate 50 0))))
   withTestController plain {settingsUpgrade = noted} $ \c address -> withPeer address $ \p -> do
     switchHandshake c V10 1 p
-    takeMVar gate
-    -- The switch's thread is already waiting for this message, and stops at the gate after it.
+    -- The gate is closed once the switch's thread is behind it: it receives this message, and then stops at the gate.
+    closeGate
     sendMessageOf V10 5 (EchoRequest "before") p
     void (expect "ECHO_REPLY" (\case EchoReply _ -> Just (); _ -> Nothing) p)
     sendBytes p (B.concat (map packet [1 .. 512]))
