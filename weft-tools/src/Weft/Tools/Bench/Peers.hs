@@ -32,7 +32,7 @@ settingsOf bench subject = case (subject, bench) of
     | coldFiles -> Just "the example hybrid-web, +RTS -A4m, a cache of 100 MB"
     | bench == "hybrid-idle" -> Just "+RTS -c"
   ("ghc", "static") -> Just "wai-app-static on Warp, defaults of both, +RTS -T -N1"
-  (_, "sdn") | subject `elem` ["weft", "ghc"] -> Just "+RTS -ki1600 -kc1600 -kb512 -c"
+  (_, "sdn") | subject `elem` ["weft", "ghc"] -> Just "+RTS -ki1600 -kc1600 -kb512 -c -F1.5"
   ("warp", _) -> Just "Warp's defaults"
   ("hyper", _) -> Just "hyper 1 on tokio, TCP_NODELAY, a worker for each core (with one, the current-thread runtime)"
   ("go", _) -> Just "GOMAXPROCS is the number of capabilities"
