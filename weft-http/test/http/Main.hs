@@ -18,6 +18,7 @@ import qualified Spec.Misses as Misses
 import qualified Spec.Parser as Parser
 import qualified Spec.Refused as Refused
 import qualified Spec.Requests as Requests
+import qualified Spec.Responses as Responses
 import qualified Spec.Rude as Rude
 import qualified Spec.Secure as Secure
 import qualified Spec.Setters as Setters
@@ -48,6 +49,7 @@ underConfiguration (configuration, refused) =
     map
       ($ configuration)
       [ Requests.tests,
+        Responses.tests,
         Refused.tests,
         Bodies.tests,
         Framing.tests,

@@ -13,7 +13,7 @@ module Weft.Http.Engine
 where
 
 import Control.Exception
-import Control.Monad (forM_, when)
+import Control.Monad (forM_, void, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Unsafe as B
@@ -142,20 +142,20 @@ answer :: Loop -> Head -> ByteString -> IO ()
 answer loop@(Loop client app _) h !rest = do
   let cells = clientCells client
       limit = limitRequests (limitsOf client)
-  setResponse client responseNone
   n <- (+ 1) <$> peekWord cells cellRequests
   pokeWord cells cellRequests n
+  openResponse client n
   when (limit > 0 && n >= limit) (pokeWord cells cellFinal 1)
   case headFraming h of
     NoBody -> do
       let !request = requestOf client h noBody
-      runApplication client app h Nothing rest request
+      runApplication client n app h Nothing rest request
       state <- responseState client
       if state == responseKeep then next loop rest else end client (B.null rest) state
     framing -> do
       body <- newBody client (hasFlag flagExpect (headFlags h)) framing (headEnd h + B.length rest >= receiveSize) rest
       let !request = requestOf client h (readBody body)
-      runApplication client app h (Just body) B.empty request
+      runApplication client n app h (Just body) B.empty request
       state <- responseState client
       if state == responseKeep
         then do
@@ -166,11 +166,11 @@ answer loop@(Loop client app _) h !rest = do
 noBody :: IO ByteString
 noBody = pure B.empty
 
--- | Run the application. If it returns or throws before it has responded, the client gets a response to an exception.
-runApplication :: Client -> Application -> Head -> Maybe Body -> ByteString -> Request -> IO ()
-runApplication client app h body rest request = interruptible ((app request answered >> responded) `catch` failed)
+-- | Run the application for the request of that number. If it returns or throws before it has responded, the client gets a response to an exception.
+runApplication :: Client -> Int -> Application -> Head -> Maybe Body -> ByteString -> Request -> IO ()
+runApplication client n app h body rest request = interruptible ((app request answered >> responded) `catch` failed)
   where
-    answered = respond client h body rest request
+    answered = respond client n h body rest request
     {-# NOINLINE answered #-}
     settings = sharedSettings (clientShared client)
     responded = do
@@ -187,10 +187,10 @@ runApplication client app h body rest request = interruptible ((app request answ
             when (state == responseBegun && hasFlag flagOld (headFlags h)) (connAbort (clientConnection client))
             report late e
           else case fromException e of
-            Just (BodyInvalid refusal) -> refuse client refusal >> setResponse client responseBegun
-            Just BodyIncomplete -> setResponse client responseBegun
+            Just (BodyInvalid refusal) -> tryClaimResponse client n >>= \ours -> when ours (refuse client refusal)
+            Just BodyIncomplete -> void (tryClaimResponse client n)
             Nothing
-              | late -> setResponse client responseBegun
+              | late -> void (tryClaimResponse client n)
               | otherwise -> do
                 report late e
                 () <$ answered (settingsOnExceptionResponse settings e)

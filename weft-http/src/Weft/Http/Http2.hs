@@ -21,6 +21,7 @@ import Weft.Http.FileResponse
 import Weft.Http.Limits (Limits (limitHead))
 import qualified Weft.Http.Limits as Http1
 import Weft.Http.Request (securityKey)
+import Weft.Http.SendTime (leastRate)
 import Weft.Http.Settings
 import Weft.Http.Types
 import Weft.Http2
@@ -50,7 +51,8 @@ serveHttp2Client client app received = do
                 limitFields = Http1.limitFields limits,
                 limitIdle = Http1.limitIdle limits,
                 limitFrame = sharedTimeout shared,
-                limitWait = sharedTimeout shared
+                limitWait = sharedTimeout shared,
+                limitRate = leastRate (sharedTimeout shared)
               },
           http2Fields = fields,
           http2Vault = maybe Vault.empty (\security -> Vault.insert securityKey security Vault.empty) (connSecurity (clientConnection client)),

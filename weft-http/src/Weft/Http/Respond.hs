@@ -13,7 +13,7 @@ module Weft.Http.Respond
 where
 
 import Control.Exception (onException, throwIO)
-import Control.Monad (unless, when)
+import Control.Monad (unless)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.ByteString.Builder (Builder)
@@ -37,17 +37,17 @@ import Weft.Http.Types
 import Weft.Http.Writer
 import Weft.Transport
 
--- | Send a response. Arguments: the connection, the request's head, its body if it has one, the bytes received after
--- the head, and the request.
-respond :: Client -> Head -> Maybe Body -> ByteString -> Request -> Response -> IO ResponseReceived
-respond client h body rest request response = do
-  state <- responseState client
-  when (state /= responseNone) (throwIO ResponseTwice)
+-- | Send a response. Arguments: the connection, the request's number and head, its body if it has one, the bytes
+-- received after the head, and the request. Throws 'ResponseTwice' if there is a response already.
+respond :: Client -> Int -> Head -> Maybe Body -> ByteString -> Request -> Response -> IO ResponseReceived
+respond client number h body rest request response = do
+  first <- isUnclaimed client number
+  unless first (throwIO ResponseTwice)
   case response of
-    ResponseBuilder status fields builder -> respondBuilder client h body status fields builder
-    ResponseStream status fields stream -> respondStream client h body status fields stream
-    ResponseFile status fields path part -> respondFile client h body request status fields path part
-    ResponseRaw talk _ -> respondRaw client body rest talk
+    ResponseBuilder status fields builder -> respondBuilder client number h body status fields builder
+    ResponseStream status fields stream -> respondStream client number h body status fields stream
+    ResponseFile status fields path part -> respondFile client number h body request status fields path part
+    ResponseRaw talk _ -> respondRaw client number body rest talk
   case settingsLogger (sharedSettings (clientShared client)) of
     Nothing -> pure ResponseReceived
     Just logger -> ResponseReceived <$ logger request (statusOf response) (sizeOf response)
@@ -92,6 +92,10 @@ bodiless h status = hasFlag flagHead (headFlags h) || code == 304 || code == 204
     code = statusCode status
 {-# INLINE bodiless #-}
 
+-- | 'bodiless', or a body without bytes has to be sent (205; RFC 9110, 15.3.6).
+empty :: Head -> Status -> Bool
+empty h status = bodiless h status || statusCode status == 205
+
 -- | Whether a length may be declared in a response without a body: not with 204 and 1xx (RFC 9110, 8.6).
 mayDeclareLength :: Status -> Bool
 mayDeclareLength status = statusCode status >= 200 && statusCode status /= 204
@@ -99,24 +103,28 @@ mayDeclareLength status = statusCode status >= 200 && statusCode status /= 204
 
 -- Builders -------------------------------------------------------------------------------
 
-respondBuilder :: Client -> Head -> Maybe Body -> Status -> ResponseHeaders -> Builder -> IO ()
-respondBuilder client h body status fields builder = do
-  let !none = bodiless h status
-  Rendered buffer headTo len bits <- renderHead (clientShared client) status fields (not none || mayDeclareLength status)
-  keep <- persists client h body bits
-  if not none && len < 0
-    then undeclared client h keep buffer headTo bits builder
-    else do
-      from <- putConnection buffer headTo bits (endingFor h keep) >>= endHead buffer
-      if none
-        then sendBuffer client buffer 0 from
+respondBuilder :: Client -> Int -> Head -> Maybe Body -> Status -> ResponseHeaders -> Builder -> IO ()
+respondBuilder client number h body status given whole
+  | statusCode status == 205 = respondWith (filter ((/= hContentLength) . fst) given) mempty
+  | otherwise = respondWith given whole
+  where
+    respondWith fields builder = do
+      let !none = bodiless h status
+      Rendered buffer headTo len bits <- renderHead (clientShared client) status fields (not none || mayDeclareLength status)
+      keep <- persists client h body bits
+      if not none && len < 0
+        then undeclared client number h keep buffer headTo bits builder
         else do
-          (n, next) <- runBody builder (bufferStart buffer `plusPtr` from) (bufferSize buffer - tailRoom - from)
-          case next of
-            Done | n == len -> sendBuffer client buffer 0 (from + n)
-            Chunk bytes more | n == 0 && B.length bytes == len && len <= sliceSize -> sendString client buffer from bytes more
-            _ -> continued client buffer (Exactly len) from from n next
-      complete client keep
+          from <- putConnection buffer headTo bits (endingFor h keep) >>= endHead buffer
+          if none
+            then sendBuffer client number buffer 0 from
+            else do
+              (n, next) <- runBody builder (bufferStart buffer `plusPtr` from) (bufferSize buffer - tailRoom - from)
+              case next of
+                Done | n == len -> sendBuffer client number buffer 0 (from + n)
+                Chunk bytes more | n == 0 && B.length bytes == len && len <= sliceSize -> sendString client number buffer from bytes more
+                _ -> continued client number buffer (Exactly len) from from n next
+          complete client keep
 
 -- | Write the empty line; returns the offset of its end.
 endHead :: Buffer -> Int -> IO Int
@@ -124,8 +132,8 @@ endHead buffer at = (at + 2) <$ putCrlf (bufferStart buffer `plusPtr` at)
 {-# INLINE endHead #-}
 
 -- | Respond with a body of undeclared length. The head's fields end at the first offset.
-undeclared :: Client -> Head -> Bool -> Buffer -> Int -> Int -> Builder -> IO ()
-undeclared client h keep buffer headTo bits builder = do
+undeclared :: Client -> Int -> Head -> Bool -> Buffer -> Int -> Int -> Builder -> IO ()
+undeclared client number h keep buffer headTo bits builder = do
   let p = bufferStart buffer
       from = headTo + connectionRoom + codingRoom
   (n, next) <- runBody builder (p `plusPtr` from) (bufferSize buffer - tailRoom - from)
@@ -133,19 +141,19 @@ undeclared client h keep buffer headTo bits builder = do
     Done -> do
       at <- putConnection buffer headTo bits (endingFor h keep)
       begin <- lengthBefore p at from n
-      sendBuffer client buffer begin (from + n - begin)
+      sendBuffer client number buffer begin (from + n - begin)
       complete client keep
     _
       | hasFlag flagOld (headFlags h) -> do
         -- The connection ends after the body, so the head must say close.
         to <- putConnection buffer headTo bits SayClose >>= endHead buffer
         moveBytes (p `plusPtr` to) (p `plusPtr` from) n
-        continued client buffer UntilClose to to n next
+        continued client number buffer UntilClose to to n next
         complete client False
       | otherwise -> do
         at <- putConnection buffer headTo bits (endingFor h keep)
         _ <- putBytes (p `plusPtr` at) codingLine
-        continued client buffer InChunks (at + B.length codingLine) from n next
+        continued client number buffer InChunks (at + B.length codingLine) from n next
         complete client keep
 {-# NOINLINE undeclared #-}
 
@@ -177,9 +185,9 @@ lengthBefore p headTo from n = do
   pure (at - headTo)
 
 -- | Send a whole response from a buffer, starting at an offset, and release the buffer.
-sendBuffer :: Client -> Buffer -> Int -> Int -> IO ()
-sendBuffer client buffer from n = do
-  setResponse client responseBegun
+sendBuffer :: Client -> Int -> Buffer -> Int -> Int -> IO ()
+sendBuffer client number buffer from n = do
+  claimResponse client number
   sendLast client (connSend (clientConnection client) noDeadline (bufferStart buffer `plusPtr` from) n)
   touchBuffer buffer
   putBuffer buffer
@@ -187,24 +195,24 @@ sendBuffer client buffer from n = do
 
 -- | The whole body is a string that should not be copied. If nothing follows it, it is sent together with the head in
 -- one call, without a writer.
-sendString :: Client -> Buffer -> Int -> ByteString -> BufferWriter -> IO ()
-sendString client buffer from bytes more = do
+sendString :: Client -> Int -> Buffer -> Int -> ByteString -> BufferWriter -> IO ()
+sendString client number buffer from bytes more = do
   (n, next) <- more (bufferStart buffer `plusPtr` from) (bufferSize buffer - tailRoom - from)
   case next of
     Done | n == 0 -> do
-      setResponse client responseBegun
+      claimResponse client number
       sendLast client (connSendMany (clientConnection client) noDeadline [B.fromForeignPtr (bufferMemory buffer) 0 from, bytes])
       putBuffer buffer
     _
       | n > 0 -> throwIO (LengthMismatch (B.length bytes) (B.length bytes + n))
-      | otherwise -> continued client buffer (Exactly (B.length bytes)) from from 0 (Chunk bytes (\_ _ -> pure (0, next)))
+      | otherwise -> continued client number buffer (Exactly (B.length bytes)) from from 0 (Chunk bytes (\_ _ -> pure (0, next)))
 {-# NOINLINE sendString #-}
 
 -- | The body is longer than the buffer: continue with a writer, which takes over the buffer. The numbers are the end of
 -- the head, and the beginning and length of the data written so far.
-continued :: Client -> Buffer -> BodyFraming -> Int -> Int -> Int -> Next -> IO ()
-continued client buffer framing headTo from n after = do
-  w <- newWriter client framing
+continued :: Client -> Int -> Buffer -> BodyFraming -> Int -> Int -> Int -> Next -> IO ()
+continued client number buffer framing headTo from n after = do
+  w <- newWriter client number framing
   adopt w buffer headTo from (from + n)
   case after of
     Done -> finishWriter w
@@ -219,9 +227,9 @@ continued client buffer framing headTo from n after = do
 
 -- Streams --------------------------------------------------------------------------------
 
-respondStream :: Client -> Head -> Maybe Body -> Status -> ResponseHeaders -> StreamingBody -> IO ()
-respondStream client h body status fields stream
-  | bodiless h status = respondBuilder client h body status fields mempty
+respondStream :: Client -> Int -> Head -> Maybe Body -> Status -> ResponseHeaders -> StreamingBody -> IO ()
+respondStream client number h body status fields stream
+  | empty h status = respondBuilder client number h body status fields mempty
   | otherwise = do
     Rendered buffer headTo len bits <- renderHead (clientShared client) status fields True
     let old = hasFlag flagOld (headFlags h)
@@ -231,7 +239,7 @@ respondStream client h body status fields stream
           | otherwise = InChunks
     keep <- (&& not (old && len < 0)) <$> persists client h Nothing bits
     at <- putConnection buffer headTo bits (endingFor h keep)
-    w <- newWriter client framing
+    w <- newWriter client number framing
     case framing of
       InChunks -> do
         _ <- putBytes (bufferStart buffer `plusPtr` at) codingLine
@@ -243,24 +251,24 @@ respondStream client h body status fields stream
 
 -- Files ----------------------------------------------------------------------------------
 
-respondFile :: Client -> Head -> Maybe Body -> Request -> Status -> ResponseHeaders -> FilePath -> Maybe FilePart -> IO ()
-respondFile client h body request status fields path part = do
+respondFile :: Client -> Int -> Head -> Maybe Body -> Request -> Status -> ResponseHeaders -> FilePath -> Maybe FilePart -> IO ()
+respondFile client number h body request status fields path part = do
   open <- readIORef (clientFile client)
   case open of
     OpenFile held fd | held == path, Just range <- part, validPart range -> sendPart fd status fields range
     _ -> withFileFor request status fields path part fromAnswer
   where
     fromAnswer (FileAnswer status' fields' fd range) = sendPart fd status' fields' range
-    fromAnswer (OtherAnswer status' fields' text) = respondBuilder client h body status' fields' text
+    fromAnswer (OtherAnswer status' fields' text) = respondBuilder client number h body status' fields' text
     sendPart fd status' given range@(FilePart offset count _) = do
       let fields' = rangeFields given range
-      if bodiless h status'
-        then respondBuilder client h body status' fields' mempty
+      if empty h status'
+        then respondBuilder client number h body status' fields' mempty
         else do
           Rendered buffer headTo _ bits <- renderHead (clientShared client) status' fields' True
           keep <- persists client h body bits
           n <- putConnection buffer headTo bits (endingFor h keep) >>= endHead buffer
-          setResponse client responseBegun
+          claimResponse client number
           sendFileSlices client path (bufferMemory buffer) n (FileRange fd (fromInteger offset) (fromInteger count))
           putBuffer buffer
           complete client keep
@@ -269,9 +277,9 @@ respondFile client h body request status fields path part = do
 
 -- | The application takes over the connection, which ends with it. It first receives the bytes that were received after
 -- the head: those of the body that it has not read, or else the string.
-respondRaw :: Client -> Maybe Body -> ByteString -> (IO ByteString -> (ByteString -> IO ()) -> IO ()) -> IO ()
-respondRaw client body rest talk = do
-  setResponse client responseBegun
+respondRaw :: Client -> Int -> Maybe Body -> ByteString -> (IO ByteString -> (ByteString -> IO ()) -> IO ()) -> IO ()
+respondRaw client number body rest talk = do
+  claimResponse client number
   first <- newIORef rest
   let received = maybe (readIORef first <* writeIORef first B.empty) takeReceived body
       receive = do

@@ -22,6 +22,7 @@ module Weft.Http.SendTime
     allSent,
     notSent,
     moreTime,
+    leastRate,
     sliceSize,
   )
 where
@@ -68,6 +69,10 @@ moreTime c cells cell time@(Duration ns) = do
   where
     -- At 20 KiB a second, a byte takes 48,828 ns.
     least = min sliceSize (fromIntegral (ns `div` 48828))
+
+-- | The rate, in bytes a second, at which a client has to take a response with the given timeout.
+leastRate :: Duration -> Int
+leastRate (Duration ns) = fromIntegral (min 20480 (fromIntegral sliceSize * 1000000000 `div` max 1 ns))
 
 -- | The number of bytes of a response that a client has to take within one timeout: 128 KiB.
 sliceSize :: Int

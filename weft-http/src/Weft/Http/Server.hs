@@ -26,7 +26,7 @@ where
 
 import Control.Concurrent
 import Control.Exception
-import Control.Monad (forM, join, unless, void, when)
+import Control.Monad (forM, forM_, join, unless, void, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.IORef
@@ -175,6 +175,9 @@ listenIPv6Only port = do
 
 sharedFor :: Options -> Settings -> IORef Bool -> IO Shared
 sharedFor options settings draining = do
+  forM_ ([("setServerName", settingsServerName settings)] <> maybe [] (\value -> [("setAltSvc", value)]) (settingsAltSvc settings)) $ \(name, value) ->
+    when (B.any (\c -> (c < 32 && c /= 9) || c == 127) value) $
+      ioError (userError ("Weft.Http: " <> name <> ": " <> show value <> " contains a control character, and cannot be the value of a field"))
   date <- newDateLines (server <> more)
   pure
     Shared

@@ -36,12 +36,19 @@ module Weft.Http.Types
     responseKeep,
     responseClose,
     responseState,
+    openResponse,
+    isUnclaimed,
+    claimResponse,
+    tryClaimResponse,
     setResponse,
     isFinal,
   )
 where
 
 import Control.Concurrent (ThreadId)
+import Control.Exception (throwIO)
+import Control.Monad (unless)
+import Data.Bits ((.&.), (.|.))
 import Data.ByteString (ByteString)
 import Data.IORef
 import Data.Vault.Lazy (Vault)
@@ -53,7 +60,7 @@ import Weft.Http.Settings
 import Weft.Http2.Control (Http2Control)
 import Weft.IdleTimer (IdleTimer)
 import Weft.Socket (SockAddr)
-import Weft.Sys (AtomicWords, peekWord, pokeWord)
+import Weft.Sys (AtomicWords, casWord, peekWord, pokeWord)
 import Weft.Transport (Connection)
 
 -- | What all connections of a server share. Immutable except for the reference.
@@ -104,7 +111,8 @@ data OpenFile = NoFile | OpenFile !FilePath !Fd
 -- * 'cellRequests': the number of requests.
 -- * 'cellBodyBytes', 'cellBodyTime': bytes of a body since the client's time was last renewed, and what is left of that
 --   time in nanoseconds. Written by the thread that reads the body.
--- * 'cellResponse': the state of the response; see below. Written by the thread that responds.
+-- * 'cellResponse': the state of the response and the number of its request; see below. Opened by the connection's
+--   thread; begun by compare-and-swap, by the first of the threads that respond; from then on written by that thread.
 -- * 'cellFinal': nonzero if the connection ends after the current response.
 -- * 'cellHandshake': nonzero during a TLS handshake.
 -- * 'cellBegun': nonzero if part of a head has been received.
@@ -156,21 +164,44 @@ setPhase client = pokeWord (clientCells client) cellPhase
 {-# INLINE setPhase #-}
 
 -- | States of the response: nothing was sent; the head was sent, at least in part; all was sent, and the connection
--- continues; all was sent, and the connection ends.
+-- continues; all was sent, and the connection ends. An application may respond from several threads at once, and long
+-- after the request. So the word contains the number of the request as well, and only the thread that replaces
+-- 'responseNone' of its own request by 'responseBegun' sends.
 responseNone, responseBegun, responseKeep, responseClose :: Int
 responseNone = 0
 responseBegun = 1
 responseKeep = 2
 responseClose = 3
 
--- | Set the state of the response, by the thread of the connection.
+-- | A new request, with a number other than the last one's: nothing was sent. By the thread of the connection.
+openResponse :: Client -> Int -> IO ()
+openResponse client n = pokeWord (clientCells client) cellResponse (4 * n)
+{-# INLINE openResponse #-}
+
+-- | Whether nothing was sent in response to the request of that number, which is still the connection's last one.
+isUnclaimed :: Client -> Int -> IO Bool
+isUnclaimed client n = (== 4 * n) <$> peekWord (clientCells client) cellResponse
+{-# INLINE isUnclaimed #-}
+
+-- | To be called before anything of the response to the request of that number is sent. Throws 'ResponseTwice' if
+-- another response was sent, or another request came.
+claimResponse :: Client -> Int -> IO ()
+claimResponse client n = tryClaimResponse client n >>= \ours -> unless ours (throwIO ResponseTwice)
+{-# INLINE claimResponse #-}
+
+-- | 'claimResponse', which returns whether it succeeded.
+tryClaimResponse :: Client -> Int -> IO Bool
+tryClaimResponse client n = (== 4 * n) <$> casWord (clientCells client) cellResponse (4 * n) (4 * n + responseBegun)
+{-# INLINE tryClaimResponse #-}
+
+-- | Set the state of a response, by the thread that has claimed it.
 setResponse :: Client -> Int -> IO ()
-setResponse client = pokeWord (clientCells client) cellResponse
+setResponse client state = peekWord (clientCells client) cellResponse >>= \word -> pokeWord (clientCells client) cellResponse (word .&. (-4) .|. state)
 {-# INLINE setResponse #-}
 
 -- | The state of the response.
 responseState :: Client -> IO Int
-responseState client = peekWord (clientCells client) cellResponse
+responseState client = (.&. 3) <$> peekWord (clientCells client) cellResponse
 {-# INLINE responseState #-}
 
 -- | Whether the current response is the connection's last: the server is shutting down, the client has reached its

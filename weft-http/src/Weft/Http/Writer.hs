@@ -64,20 +64,23 @@ instance Exception LengthMismatch
 -- | The body of a response that is being sent.
 data Writer = Writer
   { writerClient :: !Client,
+    -- | The number of the request.
+    writerRequest :: !Int,
     writerFraming :: !BodyFraming,
     -- | The buffer, if there is one. Written by the thread that responds, like the cells.
     writerBuffer :: !(IORef (Maybe Buffer)),
     -- | The offsets of the end of the head and of the beginning and end of the data; the number of bytes of the body
-    -- sent so far; and 'noOperation', 'inOperation' or 'afterLast'.
+    -- sent so far; 'noOperation', 'inOperation' or 'afterLast'; and nonzero once the response is claimed.
     writerCells :: !AtomicWords
   }
 
-cellHead, cellFrom, cellTo, cellSent, cellOperation :: Int
+cellHead, cellFrom, cellTo, cellSent, cellOperation, cellClaimed :: Int
 cellHead = 0
 cellFrom = 1
 cellTo = 2
 cellSent = 3
 cellOperation = 4
+cellClaimed = 5
 
 -- | No operation is running; one is running, or did not end; the response has ended.
 noOperation, inOperation, afterLast :: Int
@@ -94,8 +97,8 @@ tailRoom :: Int
 tailRoom = 7
 
 -- | A writer without a buffer.
-newWriter :: Client -> BodyFraming -> IO Writer
-newWriter client framing = Writer client framing <$> newIORef Nothing <*> newAtomicWords 5
+newWriter :: Client -> Int -> BodyFraming -> IO Writer
+newWriter client n framing = Writer client n framing <$> newIORef Nothing <*> newAtomicWords 6
 
 -- | Give a writer a buffer that begins with a head: the end of the head, the beginning and the end of the data.
 adopt :: Writer -> Buffer -> Int -> Int -> Int -> IO ()
@@ -260,7 +263,8 @@ sendStrings :: Writer -> [ByteString] -> IO ()
 sendStrings w strings = do
   let some = filter (not . B.null) strings
   unless (null some) $ do
-    setResponse client responseBegun
+    claimed <- peekWord (writerCells w) cellClaimed
+    when (claimed == 0) (claimResponse client (writerRequest w) >> pokeWord (writerCells w) cellClaimed 1)
     sendSlices client some
   release w
   where

@@ -82,7 +82,7 @@ runStream h unmask head' s = (serveStream `catch` quietly) `finally` ended
       waited <- newStreamWait (http2Limits (http2Settings h))
       request <- requestFor h head' s waited
       let respond response = do
-            readIORef (streamResponse s) >>= \state -> when (state /= ResponseNone) (throwIO ResponseTwice)
+            firstResponse s
             -- If the stream was reset, the application has been interrupted; it may have handled the exception.
             atomically (checkUncancelled s)
             ResponseReceived <$ answer request waited response
@@ -218,7 +218,7 @@ readBody h s waited = mask_ $ do
     Nothing -> ioError (userError "Weft.Http2: the request was broken off")
     Just bytes -> do
       unless (B.null bytes) $ do
-        progressed h waited (B.length bytes)
+        progressed h waited mostSharing (B.length bytes)
         now >>= writeIORef (http2Progress h)
         (giveBackStream h s >> giveBack h) `onException` atomically (putBack bytes)
       pure bytes
@@ -247,7 +247,7 @@ sendResponse h s waited request response = case response of
     | bodiless status -> begin status fields True
     | otherwise -> do
       block <- headFieldsOf h status fields
-      pending <- newIORef (Pending [] 0)
+      pending <- newIORef (Pending False [] 0)
       declared <- declaredLength fields
       -- The head is sent by the first flush: after an exception before it, another response can be sent.
       let flushing = flush h s waited (beginWith block False) declared pending
@@ -257,7 +257,7 @@ sendResponse h s waited request response = case response of
   where
     -- An end-of-file error here means that the file has become shorter.
     named path e = ioError (if isEOFError e then ioeSetFileName e path else e)
-    bodiless status = requestMethod request == methodHead || status == noContent204 || status == notModified304
+    bodiless status = requestMethod request == methodHead || status == noContent204 || status == resetContent205 || status == notModified304
     -- Open no file while the client's windows are empty, and few files for a client that takes little.
     withPlace act
       | requestMethod request == methodHead = act
@@ -271,7 +271,7 @@ sendResponse h s waited request response = case response of
     begin status fields final = headFieldsOf h status fields >>= \block -> beginWith block final
     beginWith block !final = do
       atomically (checkUncancelled s)
-      writeFrames h $ \encoder -> do
+      writeFramesAfter (firstResponse s) h $ \encoder -> do
         if final then answered h s else writeIORef (streamResponse s) ResponseBegun
         size <- readIORef (http2FrameSize h)
         headerFrames (if final then flagEndStream else 0) (streamId s) size <$> encodeFields encoder block
@@ -288,7 +288,7 @@ sendResponse h s waited request response = case response of
             together <- mask_ $ do
               reserved <- reserveAll h s (B.length bytes)
               when reserved $ do
-                (`onException` unreserve h (B.length bytes)) . writeFrames h $ \encoder -> do
+                (`onException` unreserve h (B.length bytes)) . writeFramesAfter (firstResponse s) h $ \encoder -> do
                   answered h s
                   size <- readIORef (http2FrameSize h)
                   frames <- headerFrames 0 (streamId s) size <$> encodeFields encoder block
@@ -306,7 +306,7 @@ sendResponse h s waited request response = case response of
       sendChunks declared rest
 
 -- | RFC 9113, 8.2: names in lower case, without connection-specific fields. As with HTTP\/1, an invalid length counts as
--- not given, the first of several lengths counts, and there is none with 204 (RFC 9110, 8.6). Throws 'ErrorCall' as
+-- not given, the first of several lengths counts, and there is none with 204 and 205 (RFC 9110, 8.6, 15.3.6). Throws 'ErrorCall' as
 -- HTTP\/1 does.
 headFieldsOf :: Http2 -> Status -> ResponseHeaders -> IO [(ByteString, ByteString)]
 headFieldsOf h status fields = do
@@ -327,7 +327,7 @@ headFieldsOf h status fields = do
     oneLength given = case break ((== hContentLength) . fst) given of
       (_, []) -> given
       (before, field@(_, value) : behind)
-        | status == noContent204 -> before <> others behind
+        | status == noContent204 || status == resetContent205 -> before <> others behind
         | isJust (validLength value) -> before <> (field : others behind)
         | otherwise -> before <> oneLength behind
     others = filter ((/= hContentLength) . fst)
@@ -358,35 +358,34 @@ account (Declared (Just (declared, given))) final n = do
   when (total > declared || (final && total /= declared)) (throwIO (LengthMismatch declared total))
   writeIORef given total
 
--- | Data that the application has given to a stream and that were not sent yet: in reverse order, with their size. Or a
--- write was interrupted, so that the response cannot be completed.
-data Pending = Pending [ByteString] !Int | Interrupted
+-- | Whether the head was sent, and data that the application has given to a stream and that were not sent yet: in
+-- reverse order, with their size. Or a write was interrupted, so that the response cannot be completed.
+data Pending = Pending !Bool [ByteString] !Int | Interrupted
 
 -- | Add what a builder makes, and flush when that is enough.
 collect :: IORef Pending -> IO () -> Builder -> IO ()
 collect ref flushing builder = forM_ (L.toChunks (toLazyByteString builder)) $ \bytes -> do
-  (pieces, size) <- pendingIn ref
-  writeIORef ref (Pending (bytes : pieces) (size + B.length bytes))
+  (headed, pieces, size) <- pendingIn ref
+  writeIORef ref (Pending headed (bytes : pieces) (size + B.length bytes))
   when (size + B.length bytes >= 16384) flushing
 
 -- | Send what is pending, after the head, which the action sends. The flag says whether the body ends.
 flush :: Http2 -> Stream -> StreamWait -> IO () -> Declared -> IORef Pending -> Bool -> IO ()
 flush h s waited sendHead declared ref final = do
-  (pieces, size) <- pendingIn ref
+  (headed, pieces, size) <- pendingIn ref
   writeIORef ref Interrupted
   account declared final size
-  state <- readIORef (streamResponse s)
-  when (state == ResponseNone) sendHead
+  unless headed sendHead
   when (size > 0 || final) (sendBytes h s waited final (B.concat (reverse pieces)))
-  writeIORef ref (Pending [] 0)
+  writeIORef ref (Pending True [] 0)
 
 -- | What is pending. Throws if an earlier write was interrupted, since bytes of it may be missing; the application may
 -- have handled the exception.
-pendingIn :: IORef Pending -> IO ([ByteString], Int)
+pendingIn :: IORef Pending -> IO (Bool, [ByteString], Int)
 pendingIn ref = do
   pending <- readIORef ref
   case pending of
-    Pending pieces size -> pure (pieces, size)
+    Pending headed pieces size -> pure (headed, pieces, size)
     Interrupted -> ioError (userError "Weft.Http2: an earlier write of this response was interrupted")
 
 -- | Send bytes of the body as the client's windows allow. Strict, so that nothing of the application is evaluated while
@@ -410,6 +409,11 @@ sendFileRange h s waited (FileRange fd offset size) = when (size > 0) $ do
   n <- withReserved h s waited wanted $ \n ->
     writeFile' h (when (fromIntegral n == size) (answered h s)) [frameHead typeData (if fromIntegral n == size then flagEndStream else 0) (streamId s) n] (FileRange fd offset (fromIntegral n))
   sendFileRange h s waited (FileRange fd (offset + fromIntegral n) (size - fromIntegral n))
+
+-- | Throw 'ResponseTwice' if something of a response was written. An application may respond from several threads, so
+-- this is decided where the head is written.
+firstResponse :: Stream -> IO ()
+firstResponse s = readIORef (streamResponse s) >>= \state -> when (state /= ResponseNone) (throwIO ResponseTwice)
 
 -- | To be called before the frame that ends the response, while writing can no longer be interrupted.
 answered :: Http2 -> Stream -> IO ()
@@ -451,6 +455,7 @@ unreserve h n = atomically (modifyTVar' (http2Window h) (+ n))
 
 wrote :: Http2 -> StreamWait -> Int -> IO ()
 wrote h waited n = do
-  progressed h waited n
+  streams <- readTVarIO (http2Open h)
+  progressed h waited streams n
   now >>= writeIORef (http2Progress h)
   atomicModifyIORef' (http2Earned h) (\k -> (k + 1, ()))

@@ -95,15 +95,17 @@ data Http2Limits = Http2Limits
     -- | How long it may take to receive a frame or a header block, and to send a frame.
     limitFrame :: !Duration,
     -- | How long a stream may wait for its client (for window space, or for a body). Waiting uses up this time, and
-    -- each byte transferred earns the time that it takes at 'limitRate', up to this value plus the time of 65,535
+    -- each byte transferred earns the time that it takes at the least rate, up to this value plus the time of 65,535
     -- bytes. So a client that was fast cannot stall for long either.
     limitWait :: !Duration,
-    -- | The least rate, in bytes a second.
+    -- | The least rate, in bytes a second, at which a client takes a response. The streams that are open share it; with
+    -- more than eight, each has an eighth. A request's body may be as slow as an eighth of it.
     limitRate :: !Int
   }
 
 -- | 100 streams, 16 files; 32 KiB of head and 100 fields; 1 MiB of unread bodies; half a minute of waiting, at least
--- 500 bytes a second, which limits a stream's wait to 161 seconds.
+-- 4,369 bytes a second (128 KiB in half a minute), which limits the wait of a stream that is alone to 45 seconds, and of
+-- one among many, or of a body, to 150.
 defaultHttp2Limits :: Http2Limits
 defaultHttp2Limits =
   Http2Limits
@@ -122,7 +124,7 @@ defaultHttp2Limits =
       limitIdle = seconds 60,
       limitFrame = seconds 30,
       limitWait = seconds 30,
-      limitRate = 500
+      limitRate = 4369
     }
 
 -- | The default limits; no fields; exceptions get a 500; exceptions, responses and refusals are not reported; files are opened without conditions.

@@ -25,6 +25,7 @@ module Weft.Http2.Types
 
     -- * Writing
     writeFrames,
+    writeFramesAfter,
     writeFile',
     resetFrame,
     windowFrame,
@@ -33,6 +34,7 @@ module Weft.Http2.Types
     StreamWait,
     newStreamWait,
     progressed,
+    mostSharing,
     awaitClient,
     Stalled (..),
 
@@ -142,7 +144,7 @@ data Stream = Stream
     streamExpected :: !(Maybe Int),
     -- | The bytes of the body that were received so far. Used by the receiving thread.
     streamReceived :: !(IORef Int),
-    -- | How far the response is. Used by the stream's thread.
+    -- | How far the response is. Used by the threads that respond, and changed while 'http2Writing' is held.
     streamResponse :: !(IORef ResponseState)
   }
 
@@ -242,7 +244,7 @@ fatal h refusal code why = do
 
 -- | Close a connection that ends without an error, once its client has had time to take what was sent: responses may
 -- still be in the kernel's buffer. A second after the last byte was acknowledged, or two seconds after the client has
--- taken less than 'limitRate', or after 'limitFrame' in all; the kernel then goes on delivering. Meanwhile the receiving
+-- taken less than 500 bytes a second, or after 'limitFrame' in all; the kernel then goes on delivering. Meanwhile the receiving
 -- thread has to receive, since TCP resets a connection that is closed with unread data.
 awaitDelivery :: Http2 -> IO ()
 awaitDelivery h = acknowledgedNow 0 >>= \(n, _) -> go (0 :: Int) (0 :: Int) n
@@ -252,7 +254,7 @@ awaitDelivery h = acknowledgedNow 0 >>= \(n, _) -> go (0 :: Int) (0 :: Int) n
     go checks still before = do
       threadDelay 500000
       (acknowledged, delivered) <- acknowledgedNow before
-      let still' = if 2 * (acknowledged - before) < limitRate limits then still + 1 else 0
+      let still' = if 2 * (acknowledged - before) < 500 then still + 1 else 0
       if still' >= (if delivered then 2 else 4) || checks >= most
         then connClose (http2Below h)
         else go (checks + 1) still' acknowledged
@@ -334,20 +336,26 @@ cancel h s = do
 -- aborted. Only the receiving thread can be interrupted as it writes, since the connection ends with it in any case; the
 -- other threads' writes then fail.
 writeFrames :: Http2 -> (Encoder -> IO [ByteString]) -> IO ()
-writeFrames h build = writing h (fmap (connSendMany (http2Below h) noDeadline) . build)
+writeFrames = writeFramesAfter (pure ())
+
+-- | 'writeFrames' after an action that may throw; then nothing is written, and the connection continues. Nothing else is
+-- written in between.
+writeFramesAfter :: IO () -> Http2 -> (Encoder -> IO [ByteString]) -> IO ()
+writeFramesAfter checked h build = writing h checked (fmap (connSendMany (http2Below h) noDeadline) . build)
 
 -- | Write part of a file as the payload of a frame whose beginning is given by the strings. The action runs before, when
 -- writing can no longer be interrupted.
 writeFile' :: Http2 -> IO () -> [ByteString] -> FileRange -> IO ()
-writeFile' h before strings range = writing h (\_ -> before >> pure (connSendFile (http2Below h) noDeadline strings range))
+writeFile' h before strings range = writing h (pure ()) (\_ -> before >> pure (connSendFile (http2Below h) noDeadline strings range))
 
-writing :: Http2 -> (Encoder -> IO (IO ())) -> IO ()
-writing h act = mask_ $ do
+writing :: Http2 -> IO () -> (Encoder -> IO (IO ())) -> IO ()
+writing h checked act = mask_ $ do
   encoder <- takeMVar (http2Writing h)
   self <- myThreadId
   (if self == http2Receiver h then id else uninterruptibleMask_) . (`finally` putMVar (http2Writing h) encoder) $ do
     ending <- readTVarIO (http2Ending h)
     forM_ ending (const (ioError (userError "Weft.Http2: the connection has ended")))
+    checked
     (`onException` connAbort (http2Below h)) $ do
       send <- act encoder
       beginSend (http2Sending h) 0
@@ -376,11 +384,16 @@ instance Exception Stalled
 newStreamWait :: Http2Limits -> IO StreamWait
 newStreamWait limits = StreamWait <$> newIORef (durationNs (limitWait limits))
 
--- | The given number of bytes was transferred, which adds their time to the remaining time, up to a maximum.
-progressed :: Http2 -> StreamWait -> Int -> IO ()
-progressed h (StreamWait left) n = modifyIORef' left (earnTime (limitWait limits) (limitRate limits) n)
+-- | The given number of bytes was transferred, which adds their time to the remaining time, up to a maximum. The least
+-- rate is shared by the given number of streams.
+progressed :: Http2 -> StreamWait -> Int -> Int -> IO ()
+progressed h (StreamWait left) streams n = modifyIORef' left (earnTime (limitWait limits) (limitRate limits `div` max 1 (min mostSharing streams)) n)
   where
     limits = http2Limits (http2Settings h)
+
+-- | The largest number of streams that share the least rate, so that a client cannot save up time by many streams.
+mostSharing :: Int
+mostSharing = 8
 
 -- | Wait for the client; throws the given exception if it has used up its time.
 awaitClient :: Stalled -> StreamWait -> STM a -> IO a

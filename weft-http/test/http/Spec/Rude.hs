@@ -88,6 +88,8 @@ cases =
     ("part-negative", [500, 200], 1),
     ("coding", [200, 200], 0),
     ("no-content-with-body", [204, 200], 0),
+    ("reset-with-body", [205, 200], 0),
+    ("reset-with-stream", [205, 200], 0),
     ("not-modified-with-body", [304, 200], 0),
     ("field-line-feed", [500, 200], 1),
     ("field-carriage-return", [500, 200], 1),
@@ -131,6 +133,8 @@ rude request respond = case rawPathInfo request of
   "/part-negative" -> respond (responseFile status200 [] "weft-http.cabal" (Just (FilePart 10 (-5) 20)))
   "/coding" -> respond (responseLBS status200 [("Transfer-Encoding", "gzip"), ("Content-Length", "5")] "five.")
   "/no-content-with-body" -> respond (responseLBS status204 [] "injected")
+  "/reset-with-body" -> respond (responseLBS status205 [("Content-Length", "8")] "injected")
+  "/reset-with-stream" -> respond (responseStream status205 [] (\write _ -> write "injected"))
   "/not-modified-with-body" -> respond (responseLBS status304 [] "injected")
   "/field-line-feed" -> respond (field "X" "a\nX: injected")
   "/field-carriage-return" -> respond (field "X" "a\rinjected")

@@ -8,12 +8,12 @@ import Application
 import Client
 import Configurations
 import Control.Concurrent (threadDelay)
-import Control.Exception (IOException, handle)
+import Control.Exception (IOException, handle, try)
 import Control.Monad (forM_, replicateM_)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import Data.IORef
-import Data.List (sort)
+import Data.List (isInfixOf, sort)
 import Network.HTTP.Types
 import Network.Wai
 import Test.Tasty
@@ -69,6 +69,9 @@ tests on =
               say client (body <> "GET /hello HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n")
               heard <- hearEndOrReset client
               (most, statusLines heard) @?= (most, if goesOn then 2 else 1),
+      testOn on "setServerName, setAltSvc: a control character is refused" . forM_ [setServerName "a\r\nX-Injected: b", setAltSvc "h3\n", setServerName "a\DEL"] $ \set -> do
+        started <- try (withQuietServer (set defaultSettings) app (\_ _ -> pure ()))
+        either (\e -> assertBool (show e) ("control character" `isInfixOf` show (e :: IOException))) (const (assertFailure "it starts")) started,
       testOn on "setMaxTotalHeaderLength: a longer head is refused" $ do
         let asked settings = withServer (setHost "127.0.0.1" (setPort 0 (quiet settings))) app $ \server ->
               withClient (portOf (serverAddress server)) $ \client -> do

@@ -55,6 +55,15 @@ tests on =
         eventually "a connection is counted" ((>= 1) <$> serverConnections server)
         noConnections server
         mapM_ hangUp clients,
+      testOn on "a client that takes part of a response over HTTP/2 and then nothing is disconnected" . withQuietServer (setHTTP2Cleartext True impatient) application $ \server port ->
+        -- HTTP/2 with prior knowledge, and a GET of a path (a literal of 17 bytes) from an authority (one byte).
+        withClient port $ \client -> do
+          say client ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" <> B.pack [0, 0, 0, 4, 0, 0, 0, 0, 0])
+          say client (B.pack [0, 0, 24, 1, 5, 0, 0, 0, 1, 0x82, 0x86, 0x04, 17] <> "/large?n=50000000" <> B.pack [0x41, 1, 0x61])
+          -- The window of the protocol has 65,535 bytes.
+          bytes <- within 20 "the end of the stream" (hearMore client 0)
+          assertBool (show bytes) (bytes > 65535 && bytes < 70000)
+          noConnections server,
       testOn on "an application that has taken over the connection of a client that neither sends nor takes anything sees a timeout" $ do
         found <- newEmptyMVar
         let app _ respond = respond (responseRaw talk (responseLBS status500 [] ""))
@@ -221,6 +230,12 @@ hearSome client enough = go 0
       | otherwise = do
         bytes <- hear client
         if B.null bytes then pure n else go (n + B.length bytes)
+
+-- | Receive until the connection ends; the number of bytes, after those before.
+hearMore :: Client -> Int -> IO Int
+hearMore client n = do
+  more <- try (hear client) :: IO (Either IOException ByteString)
+  either (const (pure n)) (\bytes -> if B.null bytes then pure n else hearMore client (n + B.length bytes)) more
 
 -- | A connection with unread data ends with a reset when it is closed.
 ignoringReset :: IO a -> IO ()

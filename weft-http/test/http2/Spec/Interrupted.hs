@@ -8,7 +8,7 @@ module Spec.Interrupted
 where
 
 import Control.Concurrent
-import Control.Exception (SomeException, catch, finally, throwIO)
+import Control.Exception (SomeException, catch, finally, fromException, throwIO, try)
 import Control.Monad (forM_, replicateM_, when)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
@@ -23,6 +23,7 @@ import System.Timeout (timeout)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Duration (milliseconds, seconds)
+import Weft.Http (ApplicationError (ResponseTwice))
 import Weft.Http2 (Http2Control (..), Http2Limits (limitFrame, limitIdle, limitWait), Http2Settings (http2Limits, http2OnResponse), defaultHttp2Limits, defaultHttp2Settings, serveHttp2)
 import Weft.Http2.Frame
 import Weft.Timer (within)
@@ -155,6 +156,20 @@ tests =
           putMVar gate ()
           found <- framesUntil mine (any (\(h, _) -> frameStream h == 3 && hasFlag flagEndStream h))
           [p | (h, p) <- found, frameStream h == 3, frameType h == typeData] @?= ["too late"],
+      testCase "a thread responds while another one has part of a stream ready: one response" $ do
+        (gate, outcome) <- (,) <$> newEmptyMVar <*> newEmptyMVar
+        let application _ respond = do
+              let slowly = respond (responseStream ok200 [] (\write flush -> write "first" >> readMVar gate >> flush >> write "more"))
+              _ <- forkIO (try slowly >>= putMVar outcome . either (\e -> Left (e :: SomeException)) (const (Right ())))
+              threadDelay 20000
+              respond (responseStream serviceUnavailable503 [] (\write flush -> write "overtook" >> flush >> putMVar gate () >> () <$ readMVar outcome))
+        withServed defaultHttp2Settings application $ \mine _ -> do
+          send mine [connectionPreface, frame typeSettings 0 0 B.empty, request 1]
+          loser <- within (seconds 10) (readMVar outcome)
+          fmap (either fromException (const Nothing)) loser @?= Just (Just ResponseTwice)
+          found <- framesUntil mine (any (\(h, _) -> frameStream h == 1 && hasFlag flagEndStream h))
+          [frameType h | (h, _) <- found, frameStream h == 1] @?= [typeHeaders, typeData, typeData]
+          B.concat [p | (h, p) <- found, frameType h == typeData] @?= "overtook",
       testCase "a connection whose client reads nothing can be ended, also without time limits" $ do
         -- The first frames do not fit.
         (mine, theirs) <- connectionPair 16 (SockAddrUnix "") (SockAddrUnix "")
