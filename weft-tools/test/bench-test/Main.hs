@@ -17,6 +17,7 @@ import Data.Text (Text)
 import qualified Data.Text as T
 import FigureTests
 import GHC.Clock (getMonotonicTime)
+import HttpTests (client)
 import Options.Applicative hiding (Failure)
 import qualified Options.Applicative as O
 import OutputTests
@@ -54,7 +55,7 @@ main =
   defaultMain $
     testGroup
       "bench"
-      [statistics, figures, judging, order, selecting, schedules, arguments, readings, json, tables, charts, timers, results, latencies, verdicts, theRegistry, papers, tops, quotas, programs, linked]
+      [statistics, figures, judging, order, selecting, schedules, arguments, readings, json, tables, charts, timers, results, latencies, verdicts, theRegistry, papers, tops, quotas, programs, linked, client]
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- Programs that are run

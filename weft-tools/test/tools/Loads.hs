@@ -63,6 +63,37 @@ tests program folder =
         case [read (filter (/= ',') n) :: Double | ("p50", n) <- pairs (words out)] of
           [median] -> assertBool out (median >= 900000)
           _ -> assertFailure out,
+      testCase "--no-keep-alive and a field Connection: close open a connection for each request, whatever the server answers" $
+        forM_ [["--no-keep-alive"], ["--header", "connection: Close"], ["--header", "Connection: close", "--no-keep-alive"]] $ \given -> do
+          heard <- newIORef B.empty
+          answering (\s -> forever (recv s 4096 >>= \bytes -> if B.null bytes then ioError (userError "ended") else writeIORef heard bytes >> sendAll s answer)) $ \port -> do
+            let file = folder </> "fresh.json"
+            (code, out) <- load port (given <> ["--json", file])
+            code @?= ExitSuccess
+            contains out "connections opened  40\n"
+            kept <- readFile file
+            contains kept "\"keep_alive\":\"no\""
+          fields <- readIORef heard
+          length (filter (B.isPrefixOf (B.pack "connection:") . B.map toLower) (B.lines fields)) @?= 1,
+      testCase "bytes after an answer are an error, and no answer to the next request" . answering (\s -> forever (asked s (sendAll s (answer <> answer)))) $ \port -> do
+        (code, out) <- load port []
+        code @?= ExitFailure 1
+        mapM_ (contains out) ["answered            0 ", "errors              surplus bytes: 40\n", "connections opened  40\n"],
+      testCase "bytes that come while no request is under way are an error, and no answer to the next one" . answering (\s -> forever (asked s (sendAll s answer >> threadDelay 5000 >> sendAll s answer))) $ \port -> do
+        (code, out) <- closedLoop port ["--rate", "4", "--duration", "1", "--connections", "1"]
+        code @?= ExitSuccess
+        mapM_ (contains out) ["surplus bytes: 2\n", "connections opened  2\n"],
+      testCase "one that ends idle connections with status 408: the request goes out again, and is no error" $
+        forM_ [whole, \s -> whole s >> threadDelay 5000] $ \first ->
+          answering (\s -> first s >> sendAll s (B.pack "HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")) $ \port -> do
+            (code, out) <- load port []
+            code @?= ExitSuccess
+            answers out >>= (@?= 40)
+            mapM_ (contains out) ["connections opened  40\n", "errors              none"],
+      testCase "status 408 to a request is an error, also on a connection that was kept" . answering (\s -> forever (whole s >> asked s (sendAll s (B.pack "HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n")))) $ \port -> do
+        (code, out) <- closedLoop port ["--rate", "4", "--duration", "1", "--connections", "1"]
+        code @?= ExitSuccess
+        mapM_ (contains out) ["status 408: 2\n", "connections opened  1\n"],
       testCase "answers after the end are not among those answered: a connection has one in a second of 0.6 s each" . answering (\s -> forever (asked s (threadDelay 600000 >> sendAll s (B.pack "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")))) $ \port -> do
         (code, out) <- closedLoop port ["--connections", "4", "--duration", "1"]
         code @?= ExitSuccess
@@ -150,7 +181,8 @@ tests program folder =
     loadArguments port more = ["bench", "url", "http://127.0.0.1:" <> show port <> "/", "--warmup", "0"] <> more
     pairs list = zip list (drop 1 list)
     says text s = asked s (sendAll s (B.pack text)) >> says text s
-    whole s = asked s (sendAll s (B.pack "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"))
+    whole s = asked s (sendAll s answer)
+    answer = B.pack "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
     reset s = setSockOpt s Linger (StructLinger 1 0) >> close s
 
 -- | The answers that arrived in the measured time, and all of them: a busy machine may answer the last requests late.

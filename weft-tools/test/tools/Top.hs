@@ -2,7 +2,7 @@
 module Top (tests) where
 
 import Control.Concurrent (forkIO, killThread, threadDelay)
-import Control.Exception (bracket, finally)
+import Control.Exception (IOException, bracket, try)
 import Control.Monad
 import qualified Data.ByteString.Char8 as B
 import Data.Char (isDigit)
@@ -16,6 +16,7 @@ import System.Exit (ExitCode (..))
 import System.IO (Handle, hGetLine)
 import System.Posix.Signals (sigKILL)
 import System.Process
+import System.Timeout (timeout)
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
 import Weft.Test.Skip (needProgram, testCase)
@@ -64,6 +65,12 @@ tests program folder =
           -- One of these seconds: it gives up after five.
           let begins = [formatTime defaultTimeLocale "no answer since %T:" begun {zonedTimeToLocalTime = addLocalTime (fromInteger s) (zonedTimeToLocalTime begun)} | s <- [0 .. 3]]
           assertBool line (any (`isPrefixOf` line) begins),
+      testCase "a page that is too large, or does not end, is an error" $
+        forM_ ["HTTP/1.1 200 OK\r\nContent-Length: 100000000000\r\n\r\n", "HTTP/1.1 200 OK\r\n\r\n", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfffffffffff\r\n"] $ \begins ->
+          serve (\s -> recv s 4096 >> sendAll s (B.pack begins) >> void (timeout 20000000 (forever (sendAll s (B.replicate 65536 'x'))))) $ \port -> do
+            (code, out) <- outcome program [] ["top", url port, "--count", "1"]
+            code @?= ExitFailure 1
+            contains out "/metrics: the page is larger than 16 MiB",
       testCase "a server that does not speak TLS" . answering (pure "") $ \port -> do
         (code, out) <- outcome program [] ["top", "https://127.0.0.1:" <> show port, "--count", "1"]
         code @?= ExitFailure 1
@@ -94,16 +101,18 @@ tests program folder =
 
 -- | A server whose every page is made by an action.
 answering :: IO String -> (PortNumber -> IO a) -> IO a
-answering make act = bracket (socket AF_INET Stream defaultProtocol) close $ \listening -> do
+answering make = serve $ \s -> do
+  _ <- recv s 4096
+  content <- B.pack <$> make
+  sendAll s (B.pack ("HTTP/1.1 200 OK\r\nContent-Length: " <> show (B.length content) <> "\r\nConnection: close\r\n\r\n") <> content)
+
+-- | A server that does this with each connection, one after another.
+serve :: (Socket -> IO ()) -> (PortNumber -> IO a) -> IO a
+serve answer act = bracket (socket AF_INET Stream defaultProtocol) close $ \listening -> do
   bind listening (SockAddrInet 0 (tupleToHostAddress (127, 0, 0, 1)))
   listen listening 64
-  bracket (forkIO (forever (accept listening >>= \(s, _) -> answer s `finally` close s))) killThread . const $
+  bracket (forkIO (forever (accept listening >>= \(s, _) -> (try (answer s) :: IO (Either IOException ())) >> close s))) killThread . const $
     socketPort listening >>= act
-  where
-    answer s = do
-      _ <- recv s 4096
-      content <- B.pack <$> make
-      sendAll s (B.pack ("HTTP/1.1 200 OK\r\nContent-Length: " <> show (B.length content) <> "\r\nConnection: close\r\n\r\n") <> content)
 
 -- | Read until a text comes.
 readUntil :: String -> Handle -> Assertion

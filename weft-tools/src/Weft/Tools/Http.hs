@@ -6,8 +6,8 @@
 -- For the load generator, for reading a metrics page and for @weft get@. It sends one request at a time on a
 -- persistent connection: over TCP or a Unix socket, with TLS or without, or over any other connection of
 -- "Weft.Transport". It implements the framing of RFC 9112, section 6 (length, chunks, end of the connection), and
--- does not follow redirects. A connection is used by one thread. Errors: 'IOError' of the connections, and
--- 'HttpError'.
+-- does not follow redirects. A connection is used by one thread. Deadlines hold while bytes come, too. Errors: 'IOError'
+-- of the connections, and 'HttpError'.
 module Weft.Tools.Http
   ( -- * Targets
     Target (..),
@@ -24,12 +24,18 @@ module Weft.Tools.Http
     Response (..),
     Body (..),
     getRequest,
+    asksToClose,
     exchange,
+    largestKept,
     HttpError (..),
+
+    -- * Between requests
+    Idle (..),
+    idleUntil,
   )
 where
 
-import Control.Exception (Exception, IOException, catch, throwIO, toException)
+import Control.Exception (Exception, IOException, catch, throwIO, toException, try)
 import Control.Monad (when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString.Char8 as B
@@ -38,11 +44,12 @@ import Data.IORef
 import Data.List (isInfixOf, stripPrefix)
 import Data.Maybe (listToMaybe)
 import Foreign.C.Error (Errno (..), eCONNRESET, ePIPE)
-import GHC.IO.Exception (ioe_errno)
+import GHC.IO.Exception (IOErrorType (TimeExpired), IOException (IOError, ioe_errno))
 import Numeric (readHex)
+import Weft.Duration (nanoseconds)
 import Weft.Socket (AddrInfo (..), SockAddr (..), SocketType (Stream), defaultHints, getAddrInfo)
 import Weft.Tls (TlsClientSettings, tlsConnect)
-import Weft.Transport (Instant, connClose, connReceive, connSendBytes, isTimeout, socketTransport, transportConnect)
+import Weft.Transport (Instant, connClose, connReceive, connSendBytes, deadlineIn, isTimeout, socketTransport, transportConnect)
 import qualified Weft.Transport as Transport
 
 -- | A server and a path.
@@ -131,10 +138,13 @@ data Response = Response
     -- | The body, if it was asked for.
     responseBody :: !ByteString,
     -- | True if the connection can be used for another request.
-    responseKept :: !Bool
+    responseKept :: !Bool,
+    -- | True if bytes followed that belong to no request. They are no response (RFC 9112, section 6.3), and the
+    -- connection is not kept.
+    responseSurplus :: !Bool
   }
 
--- | What to do with a body: return it, return only its length, or pass on each piece as it arrives.
+-- | What to do with a body: return it, up to 'largestKept', return only its length, or pass on each piece as it arrives.
 data Body = Keep | Measure | HandTo !(ByteString -> IO ())
 
 -- | What a response can lack.
@@ -143,6 +153,8 @@ data HttpError
     Malformed
   | -- | The connection ended before the end of the response.
     EndedEarly
+  | -- | The body was to be kept, and is larger than 'largestKept'.
+    TooLarge
   | -- | The connection ended, possibly by that error, before the first byte of a response. On a connection that had
     -- been idle, the peer has usually closed it at the same time; the request may be sent again on another one if it is
     -- idempotent (RFC 9110, 9.2.2).
@@ -160,12 +172,19 @@ getRequest target fields =
     name = if ':' `elem` targetHost target then "[" <> targetHost target <> "]" else targetHost target
     host = B.pack (name <> (if targetPort target `elem` [portOf (targetSecure target), ""] then "" else ':' : targetPort target))
 
+-- | Whether the fields of a request say that the connection ends with its response.
+asksToClose :: [ByteString] -> Bool
+asksToClose fields = maybe False closing (fieldOf "connection" (B.unlines ("" : fields)))
+
+-- | The size of the largest body that is returned: 16 MiB.
+largestKept :: Int
+largestKept = 16777216
+
 -- | Send a request and receive its response, before the given instant.
 exchange :: Instant -> Connection -> Body -> ByteString -> IO Response
 exchange due (Connection below rest) keep request = do
-  begun <- B.null <$> readIORef rest
   unlessReset (connSendBytes below due request)
-  when begun $ unlessReset (receive s) >>= \bytes -> if B.null bytes then throwIO (NoResponse Nothing) else writeIORef rest bytes
+  unlessReset (receive s) >>= \bytes -> if B.null bytes then throwIO (NoResponse Nothing) else writeIORef rest bytes
   final
   where
     s = Source below due
@@ -177,16 +196,46 @@ exchange due (Connection below rest) keep request = do
     bodyOf version status fields = do
       let field name = fieldOf name fields
           chunked = maybe False (B.isInfixOf "chunked" . lower) (field "transfer-encoding")
-          closes = maybe (version == "HTTP/1.0") ((== "close") . lower) (field "connection")
-      (pieces, framed) <- case () of
+          closes = maybe (version == "HTTP/1.0") closing (field "connection")
+      (Taken size pieces, framed) <- case () of
         _
-          | status == 204 || status == 304 -> pure ([], True)
-          | chunked -> flip (,) True <$> receiveChunks s rest keep
-          | Just size <- field "content-length" -> case B.readInt size of
-            Just (n, "") | n >= 0 -> flip (,) True <$> receiveExactly s rest keep n
+          | status == 204 || status == 304 -> pure (nothing, True)
+          | chunked -> flip (,) True <$> receiveChunks s rest keep nothing
+          | Just digits <- field "content-length" -> case B.readInt digits of
+            Just (n, "") | n >= 0 -> flip (,) True <$> receiveExactly s rest keep n nothing
             _ -> throwIO Malformed
-          | otherwise -> flip (,) False <$> receiveAll s rest keep
-      pure (Response status (sum (map fst pieces)) (B.concat (map snd pieces)) (framed && not closes))
+          | otherwise -> flip (,) False <$> receiveAll s rest keep nothing
+      more' <- readIORef rest
+      pure (Response status size (B.concat (reverse pieces)) (framed && not closes && B.null more') (unasked more' == Surplus))
+
+-- | What has become of a connection without a request.
+data Idle
+  = -- | Nothing has come.
+    Quiet
+  | -- | The peer has ended it, possibly after a response of status 408, by which servers give up idle connections
+    -- (RFC 9110, section 15.5.9).
+    Ended
+  | -- | Bytes have come that belong to no request.
+    Surplus
+  deriving (Eq, Show)
+
+-- | Watch a connection on which no request is under way until the instant, or until something comes. Unless it is
+-- 'Quiet', the connection cannot be used for another request.
+idleUntil :: Instant -> Connection -> IO Idle
+idleUntil due (Connection below _) =
+  try (connReceive below due 4096) >>= \found -> case found of
+    Right bytes -> pure (if B.null bytes then Ended else unasked bytes)
+    Left e
+      | isTimeout e -> pure Quiet
+      | isReset e -> pure Ended
+      | otherwise -> throwIO e
+
+-- | What bytes that belong to no request say of the connection.
+unasked :: ByteString -> Idle
+unasked bytes
+  | B.null bytes = Quiet
+  | "HTTP/1." `B.isPrefixOf` bytes, " 408" `B.isPrefixOf` B.drop 8 bytes = Ended
+  | otherwise = Surplus
 
 isReset :: IOException -> Bool
 isReset e = fmap Errno (ioe_errno e) `elem` [Just eCONNRESET, Just ePIPE]
@@ -211,23 +260,40 @@ fieldOf name fields =
 lower :: ByteString -> ByteString
 lower = B.map toLower
 
+-- | Whether @close@ is among the options of a field @Connection@ (RFC 9110, section 7.6.1).
+closing :: ByteString -> Bool
+closing = elem "close" . map (B.filter (`notElem` (" \t" :: String))) . B.split ',' . lower
+
 -- ---------------------------------------------------------------------------------------------------------------
 -- Receiving. Bytes that were received beyond the requested part stay in the reference.
 
--- | A part of a body: its length and, if it is kept, its bytes.
-type Piece = (Int, ByteString)
+-- | What was received of a body: the number of its bytes and, if they are kept, its pieces, the last one first.
+data Taken = Taken !Int ![ByteString]
 
-piece :: Body -> ByteString -> IO Piece
-piece keep bytes = case keep of
-  Keep -> pure (B.length bytes, bytes)
-  Measure -> pure (B.length bytes, B.empty)
-  HandTo act -> (B.length bytes, B.empty) <$ act bytes
+nothing :: Taken
+nothing = Taken 0 []
+
+-- | Add a piece.
+taking :: Body -> ByteString -> Taken -> IO Taken
+taking keep bytes (Taken size pieces) = case keep of
+  Keep
+    | size' > largestKept -> throwIO TooLarge
+    | otherwise -> pure (Taken size' (bytes : pieces))
+  Measure -> pure (Taken size' [])
+  HandTo act -> Taken size' [] <$ act bytes
+  where
+    size' = size + B.length bytes
 
 -- | A connection and a deadline.
 data Source = Source !Transport.Connection !Instant
 
+-- | Receive what is there, or wait. A receive that need not wait takes no notice of its deadline, so that a peer that
+-- sends without a pause could go on for ever.
 receive :: Source -> IO ByteString
-receive (Source c due) = connReceive c due 32768
+receive (Source c due) = do
+  at <- deadlineIn (nanoseconds 0)
+  when (at >= due) $ ioError (IOError Nothing TimeExpired "Weft.Tools.Http" "the deadline has passed" Nothing Nothing)
+  connReceive c due 32768
 
 more :: Source -> IO ByteString
 more s = do
@@ -248,39 +314,41 @@ receiveUntil delimiter s rest = readIORef rest >>= go
         | B.length seen > 65536 -> throwIO Malformed
         | otherwise -> more s >>= go . (seen <>)
 
-receiveExactly :: Source -> IORef ByteString -> Body -> Int -> IO [Piece]
-receiveExactly s rest keep size = readIORef rest >>= go size
+receiveExactly :: Source -> IORef ByteString -> Body -> Int -> Taken -> IO Taken
+receiveExactly s rest keep size before = readIORef rest >>= go size before
   where
-    go left bytes
+    go left taken bytes
       | left <= B.length bytes = do
         let (mine, others) = B.splitAt left bytes
         writeIORef rest others
-        pure <$> piece keep mine
-      | otherwise = (:) <$> piece keep bytes <*> (more s >>= go (left - B.length bytes))
+        taking keep mine taken
+      | otherwise = do
+        taken' <- taking keep bytes taken
+        more s >>= go (left - B.length bytes) taken'
 
-receiveChunks :: Source -> IORef ByteString -> Body -> IO [Piece]
-receiveChunks s rest keep = do
+receiveChunks :: Source -> IORef ByteString -> Body -> Taken -> IO Taken
+receiveChunks s rest keep taken = do
   digits <- B.takeWhile (`notElem` ("; " :: String)) <$> receiveLine s rest
   case readHex (B.unpack digits) of
     -- More digits may not fit into a word, and would be read as another size.
     _ | B.length digits > 15 -> throwIO Malformed
-    [(0, "")] -> [] <$ trailers
+    [(0, "")] -> taken <$ trailers
     [(size, "")] -> do
-      mine <- receiveExactly s rest keep size
+      taken' <- receiveExactly s rest keep size taken
       end <- receiveLine s rest
-      if B.null end then (mine <>) <$> receiveChunks s rest keep else throwIO Malformed
+      if B.null end then receiveChunks s rest keep taken' else throwIO Malformed
     _ -> throwIO Malformed
   where
     trailers = do
       line <- receiveLine s rest
       if B.null line then pure () else trailers
 
-receiveAll :: Source -> IORef ByteString -> Body -> IO [Piece]
-receiveAll s rest keep = do
+receiveAll :: Source -> IORef ByteString -> Body -> Taken -> IO Taken
+receiveAll s rest keep before = do
   begun <- readIORef rest
   writeIORef rest B.empty
-  (:) <$> piece keep begun <*> go
+  taking keep begun before >>= go
   where
-    go = do
+    go taken = do
       bytes <- receive s
-      if B.null bytes then pure [] else (:) <$> piece keep bytes <*> go
+      if B.null bytes then pure taken else taking keep bytes taken >>= go

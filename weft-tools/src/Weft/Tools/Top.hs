@@ -203,7 +203,7 @@ readPage :: Trust -> Target -> IO Reading
 readPage trust target =
   page
     `catches` [ E.Handler (failed . whyNot),
-                E.Handler (\e -> failed (if e == Malformed then "no HTTP is spoken there" else "the connection ended early"))
+                E.Handler (failed . whyNotRead)
               ]
   where
     page = do
@@ -214,6 +214,10 @@ readPage trust target =
       when (responseStatus response /= 200) . void . failed $ "status " <> T.pack (show (responseStatus response))
       when (null found) . void . failed $ "there are no metrics on that page"
       pure found
+    whyNotRead e = case e of
+      Malformed -> "no HTTP is spoken there"
+      TooLarge -> "the page is larger than " <> T.pack (show (largestKept `div` 1048576)) <> " MiB"
+      _ -> "the connection ended early"
     whyNot :: IOException -> Text
     whyNot e
       | isTimeout e = "no answer within 5 s"

@@ -59,7 +59,7 @@ urlCommand =
             \omission); requests that timed out, or were due and could not be sent, count with the time for which they had waited. \
             \Answers are counted that arrive in the measured time; the latencies count of all requests that were due in it. A \
             \connection is kept for as long as the server keeps it; where one has to be opened, that and the handshake are part of \
-            \the latency. Redirects are not followed. Exit status: 0 requests were answered, 1 none was, 2 bad arguments, 130 \
+            \the latency. Bytes that belong to no request are an error (surplus bytes). Redirects are not followed. Exit status: 0 requests were answered, 1 none was, 2 bad arguments, 130 \
             \it was ended by Ctrl-C, after which it prints the results until then; requests in flight count with the time that they \
             \had waited."
       )
@@ -74,12 +74,12 @@ urlCommand =
         <*> option (noMoreThan longestTime notNegative) (long "warmup" <> metavar "SECONDS" <> value 1 <> showDefault <> help "Load before the measured time")
         <*> option (noMoreThan longestTime positive) (long "timeout" <> metavar "SECONDS" <> value 10 <> showDefault <> help "Time limit of a request; one that takes longer counts as an error")
         <*> many (option (eitherReader field) (long "header" <> metavar "FIELD" <> help "Header field to send with each request, such as 'Accept: */*'; Host replaces that of the URL"))
-        <*> switch (long "no-keep-alive" <> help "Open a new connection for each request")
+        <*> switch (long "no-keep-alive" <> help "Open a new connection for each request, as a field 'Connection: close' does, whatever the server answers")
         <*> trustOption
     field text = (\(name, content) -> CI.original name <> ": " <> content) <$> anyField text
 
 runLoad :: Int -> Maybe FilePath -> Load -> IO ()
-runLoad threads json load = do
+runLoad threads json given = do
   -- The path of a Unix socket may have other letters than the locale.
   mapM_ (`hSetEncoding` utf8) [stdout, stderr]
   checkOutputs "weft bench url" (maybe [] pure json)
@@ -103,6 +103,7 @@ runLoad threads json load = do
   when interrupted $ T.hPutStrLn stderr "weft bench url: interrupted" >> exitWith (ExitFailure 130)
   when (tallyAnswered tally + tallyLate tally == 0) $ T.hPutStrLn stderr "weft bench url: no request was answered with a status below 400" >> exitWith (ExitFailure 1)
   where
+    load = given {loadFresh = loadFresh given || asksToClose (loadFields given)}
     cutShort wall = Failure "server" (paramsOf load) ("Ctrl-C ended it after " <> renderNumber wall <> " of " <> renderNumber (loadSeconds load) <> " s")
     once = defaultPlan {planRounds = 1, planDuration = loadSeconds load, planWarmup = loadWarm load}
     benchmark = Benchmark "url" "a load of a server" (const []) [] [] ["--rts"] (const []) ["p99_us", "ops_per_s"] id

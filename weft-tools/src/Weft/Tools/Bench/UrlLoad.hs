@@ -18,7 +18,7 @@ where
 
 import Control.Concurrent (forkOn, getNumCapabilities, newEmptyMVar, putMVar, takeMVar)
 import Control.Exception (AsyncException (UserInterrupt), Handler (..), IOException, SomeException, catch, catches, mask, onException, throwIO, try)
-import Control.Monad (forM, when)
+import Control.Monad (forM, unless, when)
 import Data.ByteString (ByteString)
 import Data.IORef
 import qualified Data.Map.Strict as M
@@ -48,7 +48,7 @@ data Load = Load
     loadPatience :: !Double,
     -- | Fields of the request besides @Host@.
     loadFields :: ![ByteString],
-    -- | Open a connection, and perform a handshake, for each request.
+    -- | Open a connection, and perform a handshake, for each request, whatever the server answers.
     loadFresh :: !Bool,
     -- | The certificate authorities for @https@.
     loadTrust :: !Trust
@@ -165,7 +165,7 @@ unsent rate begun warm end sent
 client :: Load -> IORef Int -> IORef Int -> Int -> Int -> Int -> IORef Progress -> IO ()
 client load next opened begun warm end progress = go Nothing mempty
   where
-    request = getRequest (loadTarget load) (loadFields load ++ ["Connection: close" | loadFresh load])
+    request = getRequest (loadTarget load) (loadFields load ++ ["Connection: close" | loadFresh load, not (asksToClose (loadFields load))])
     tls = defaultTlsClientSettings {tlsTrust = loadTrust load, tlsConnectTime = seconds (loadPatience load)}
     go connection tally = do
       free <- now
@@ -180,9 +180,9 @@ client load next opened begun warm end progress = go Nothing mempty
       | otherwise = mempty
     atInstant connection tally free due = do
       writeIORef progress (Progress tally (Just due))
-      when (due > free) $ sleep (nanoseconds (fromIntegral (due - free)))
+      ready <- if due > free then idleTo due connection else pure (Right connection)
       sent <- now
-      (connection', outcome) <- send connection
+      (connection', outcome) <- either (pure . (,) Nothing . Left) send ready
       done <- now
       let counted = due >= warm
           timely = done >= warm && done <= end
@@ -207,25 +207,45 @@ client load next opened begun warm end progress = go Nothing mempty
       when (either (const True) (const False) outcome) $ sleep (nanoseconds 10000000)
       writeIORef progress $! Progress tally' Nothing
       go connection' tally'
+    -- A connection without a request is watched: the server may end it, or send what nobody has asked for.
+    idleTo due connection = do
+      free <- now
+      limit <- deadlineIn (untilDue free)
+      found <- maybe (pure (Right Quiet)) (kinds . fmap Right . idleUntil limit) connection
+      when (found /= Right Quiet) $ mapM_ disconnect connection
+      left' <- now
+      when (due > left') $ sleep (untilDue left')
+      pure $ case found of
+        Right Quiet -> Right connection
+        Right Ended -> Right Nothing
+        Right Surplus -> Left surplus
+        Left kind -> Left kind
+      where
+        untilDue at = nanoseconds (fromIntegral (max 0 (due - at)))
     send connection = do
       limit <- deadlineIn (seconds (loadPatience load))
       let fresh = (connectTo tls limit (loadTarget load) <* count) >>= ask
           count = now >>= \at -> when (at >= warm) (atomicModifyIORef' opened (\n -> (n + 1, ())))
           ask c = do
             response <- exchange limit c Measure request `onException` disconnect c
-            if responseKept response then pure (Just c, Right response) else disconnect c >> pure (Nothing, Right response)
-      kinds $ case connection of
-        Nothing -> fresh
-        -- The server may close a connection while it is idle: then the request goes out again on another one, as other
-        -- clients send it, and both count as one.
-        Just c ->
-          ask c `catch` \e -> case e of
-            NoResponse _ -> fresh
-            _ -> throwIO e
+            let kept = responseKept response && not (loadFresh load)
+            unless kept $ disconnect c
+            pure (if kept then Just c else Nothing, if responseSurplus response then Left surplus else Right response)
+          outcome = case connection of
+            Nothing -> fresh
+            -- The server may end a connection while it is idle: then the request goes out again on another one, as other
+            -- clients send it, and both count as one.
+            Just c ->
+              try (ask c) >>= \asked -> case asked of
+                Left (NoResponse _) -> fresh
+                Left e -> throwIO e
+                Right (Nothing, Right response) | responseStatus response == 408 -> fresh
+                Right answer -> pure answer
+      either ((,) Nothing . Left) id <$> kinds (Right <$> outcome)
     kinds act =
       act
-        `catches` [ Handler (\e -> pure (Nothing, Left (errorKind e))),
-                    Handler $ \e -> pure . (,) Nothing . Left $ case e of
+        `catches` [ Handler (pure . Left . errorKind),
+                    Handler $ \e -> pure . Left $ case e of
                       Malformed -> "not HTTP"
                       NoResponse (Just why) -> errorKind why
                       _ -> "ended early"
@@ -237,6 +257,10 @@ redirects status = status >= 300 && status /= 304
 
 timedOut :: Text
 timedOut = "timed out"
+
+-- | Bytes came that belong to no request.
+surplus :: Text
+surplus = "surplus bytes"
 
 -- | A word for the kind of error.
 errorKind :: IOException -> Text
