@@ -7,6 +7,7 @@ module ResultTests (results, latencies, verdicts) where
 import Control.Exception (evaluate)
 import Control.Monad (forM_)
 import Data.ByteString.Builder (toLazyByteString)
+import Data.List (sort)
 import qualified Data.Map.Strict as M
 import Data.Text (Text)
 import qualified Data.Text as T
@@ -75,6 +76,23 @@ results =
         map (becameWorse [judged (Just True)] . pure) [judged (Just True), judged Nothing, judged (Just False), without] @?= [False, False, True, True]
         becameWorse [judged Nothing] [judged (Just False)] @?= True
         becameWorse [without] [judged (Just True)] @?= False,
+      testCase "a comparison has the settings that differ, and none that are equal" $ do
+        let set more = (kept sample) {savedSettings = [("rounds", "1"), ("timeout_s", "10"), ("url", "http://a/")] <> more}
+            text = renderComparison [set [("duration_s", "1"), ("backend", "poll")]] [set [("duration_s", "2")]]
+        assertBool (T.unpack text) ("not the same settings of pong: duration_s 1 and 2, backend poll and none\n" `T.isInfixOf` text)
+        assertBool (T.unpack text) (not ("not the same settings" `T.isInfixOf` renderComparison [kept sample] [kept sample])),
+      testCase "totals are not compared if the measured times differ, and the comparison names them" $ do
+        let set time = [(kept [Run "server" [] (M.singleton 0 (M.fromList [(name, 100 * fromIntegral time) | name <- totals <> ["p99_us"]]))]) {savedSettings = [("duration_s", T.pack (show (time :: Int)))]}]
+            totals = ["answered", "cpu_s", "errors", "errors_refused", "late", "lost_count", "opened", "received_mb", "unsent", "wall_s"]
+            changed a b = map differenceMetric (differences a b)
+            with settings = map (\k -> k {savedSettings = settings})
+        changed (set 1) (set 2) @?= ["p99_us"]
+        changed (set 2) (set 1) @?= ["p99_us"]
+        -- A short round also has another size of what is not a load.
+        changed (with [("quick", "no")] (set 1)) (with [("quick", "yes")] (set 2)) @?= ["p99_us"]
+        changed (with [] (set 1)) (with [] (set 2)) @?= sort ("p99_us" : totals)
+        let text = renderComparison (set 1) (set 2)
+        assertBool (T.unpack text) (("not compared, since the measured times differ: " <> T.intercalate ", " totals <> "\n") `T.isInfixOf` text),
       testCase "a report of two machines says which is which, and why a bound has no verdict" $ do
         let elsewhere = (kept sample) {savedMachine = [("cores", "64"), ("ghc", "9.0.2")], savedBounds = [SavedBound "a < b" Nothing 1.15 Nothing "not asked for: c-epoll"]}
             page = renderReport (const Nothing) [kept sample, elsewhere]

@@ -5,7 +5,8 @@
 --
 -- Pure. A metric has changed beyond noise if all rounds of one result lie on one side of all rounds of the other and
 -- the medians differ by more than 3 %. With a single round on either side the noise is not known, and a change counts
--- from 25 % on. Bounds whose verdict changed are always reported, and so are runs and failures that only one result has.
+-- from 25 % on. Totals, such as CPU time, are not compared if the measured times differ. Settings that differ, bounds
+-- whose verdict changed, and runs and failures that only one result has are always reported.
 module Weft.Tools.Bench.Compare
   ( Difference (..),
     differences,
@@ -16,6 +17,7 @@ module Weft.Tools.Bench.Compare
   )
 where
 
+import Data.List (nub, sort)
 import qualified Data.Map.Strict as M
 import Data.Maybe (fromMaybe)
 import Data.Text (Text)
@@ -38,13 +40,23 @@ data Difference = Difference
   }
   deriving (Eq, Show)
 
--- | Pairs of runs that are in both results: equal benchmark, subject and parameters.
-pairs :: [Saved] -> [Saved] -> [(Text, Run, Run)]
+-- | The benchmarks that are in both results.
+shared :: [Saved] -> [Saved] -> [(Saved, Saved)]
+shared before after = [(a, b) | a <- before, b <- after, savedBench a == savedBench b]
+
+-- | Runs that are in both results: equal benchmark, subject and parameters.
+data Pair = Pair
+  { pairBench :: !Text,
+    pairBefore :: !Run,
+    pairAfter :: !Run,
+    -- | Whether both were measured for the same time, as far as the results say.
+    pairSameTime :: !Bool
+  }
+
+pairs :: [Saved] -> [Saved] -> [Pair]
 pairs before after =
-  [ (savedBench a, ra, rb)
-    | a <- before,
-      b <- after,
-      savedBench a == savedBench b,
+  [ Pair (savedBench a) ra rb (null [() | (name, Just _, Just _) <- settingsApart a b, name `elem` ["duration_s", "quick"]])
+    | (a, b) <- shared before after,
       ra <- savedRuns a,
       rb <- savedRuns b,
       runSubject ra == runSubject rb,
@@ -55,12 +67,29 @@ pairs before after =
 comparable :: [Saved] -> [Saved] -> Bool
 comparable before after = not (null (pairs before after))
 
+-- | The settings that differ: the name, and the value in each result that has it.
+settingsApart :: Saved -> Saved -> [(Text, Maybe Text, Maybe Text)]
+settingsApart a b =
+  [ (name, before, after)
+    | name <- nub (map fst (savedSettings a <> savedSettings b)),
+      let before = lookup name (savedSettings a)
+          after = lookup name (savedSettings b),
+      before /= after
+  ]
+
+-- | The metrics of a pair, with their summaries in both results, and whether they can be compared.
+metricsOf :: Pair -> [(Text, (Summary, Summary), Bool)]
+metricsOf p =
+  [ (metric, both, pairSameTime p || not (isTotal metric))
+    | (metric, both) <- M.toList (M.intersectionWith (,) (metricSummaries (pairBefore p)) (metricSummaries (pairAfter p)))
+  ]
+
 -- | What changed beyond noise.
 differences :: [Saved] -> [Saved] -> [Difference]
 differences before after =
-  [ Difference bench (runSubject ra) (runParams ra) metric (summaryMedian sa) (summaryMedian sb)
-    | (bench, ra, rb) <- pairs before after,
-      (metric, (sa, sb)) <- M.toList (M.intersectionWith (,) (metricSummaries ra) (metricSummaries rb)),
+  [ Difference (pairBench p) (runSubject ra) (runParams ra) metric (summaryMedian sa) (summaryMedian sb)
+    | p@(Pair _ ra rb _) <- pairs before after,
+      (metric, (sa, sb), True) <- metricsOf p,
       changed (roundsOf metric ra) (roundsOf metric rb) sa sb
   ]
   where
@@ -93,9 +122,7 @@ becameWorse before after =
 turnedBounds :: [Saved] -> [Saved] -> [(Text, SavedBound, SavedBound)]
 turnedBounds before after =
   [ (savedBench ka, a, b)
-    | ka <- before,
-      kb <- after,
-      savedBench ka == savedBench kb,
+    | (ka, kb) <- shared before after,
       a <- savedBounds ka,
       b <- savedBounds kb,
       savedBoundName a == savedBoundName b,
@@ -118,6 +145,8 @@ renderComparison :: [Saved] -> [Saved] -> Text
 renderComparison before after =
   T.unlines . concat $
     [ ["not the same machine, kernel or compiler: " <> machines before <> "; " <> machines after | machines before /= machines after],
+      nub ["not the same settings of " <> savedBench a <> ": " <> T.intercalate ", " (map apart found') | (a, b) <- shared before after, let found' = settingsApart a b, not (null found')],
+      ["not compared, since the measured times differ: " <> T.intercalate ", " leftOut | not (null leftOut)],
       [benches <> " only in the " <> which <> " result" | (which, benches) <- lonely],
       ["only in the " <> which <> " result: " <> T.unwords (bench : subjectAndParams r) | (which, these, those) <- sides, (bench, r) <- runsOnlyIn these those],
       ["failed in the " <> which <> " result: " <> savedBench k <> ": " <> failure | (which, these, _) <- sides, k <- these, failure <- savedFailed k],
@@ -129,6 +158,8 @@ renderComparison before after =
   where
     compared = pairs before after
     found = differences before after
+    apart (name, a, b) = name <> " " <> fromMaybe "none" a <> " and " <> fromMaybe "none" b
+    leftOut = sort (nub [metric | p <- compared, (metric, _, False) <- metricsOf p])
     number = T.pack . show
     machines list = maybe "unknown" (T.intercalate " / ") (nonEmpty (dedupe (filter (not . T.null) (map (machineText . only) list))))
     only k = k {savedMachine = filter ((`elem` ["cores", "cpu", "ghc", "kernel"]) . fst) (savedMachine k)}

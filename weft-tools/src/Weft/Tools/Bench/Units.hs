@@ -8,6 +8,7 @@ module Weft.Tools.Bench.Units
   ( describe,
     withUnit,
     higherIsBetter,
+    isTotal,
   )
 where
 
@@ -70,3 +71,10 @@ grouped v
 -- | Rates, throughput, and what was done in a given time; for all other metrics less is better.
 higherIsBetter :: Text -> Bool
 higherIsBetter metric = any (`T.isSuffixOf` metric) ["_per_s", "mb_per_cpu_s"] || metric `elem` ["answered", "received_mb"]
+
+-- | Whether it is counted, or passes, in the measured time: twice the time makes about twice the figure.
+isTotal :: Text -> Bool
+isTotal metric =
+  "errors_" `T.isPrefixOf` metric
+    || ("_count" `T.isSuffixOf` metric && metric /= "open_count")
+    || metric `elem` ["answered", "collections", "cpu_s", "errors", "late", "opened", "received_mb", "unsent", "wakeups", "wall_s"]
