@@ -8,6 +8,8 @@ import Program
 import System.Directory (createDirectoryIfMissing)
 import System.Exit (ExitCode (..))
 import System.FilePath ((</>))
+import System.IO (IOMode (ReadWriteMode), withBinaryFile)
+import System.Posix.Files (createNamedPipe, getFileStatus, isNamedPipe)
 import Test.Tasty
 import Test.Tasty.HUnit
 
@@ -30,6 +32,30 @@ tests program folder =
           (code, out) <- outcome program [] (["bench"] <> words name <> [flag <> "=" <> argument])
           code @?= ExitFailure 2
           contains out (last (words name) <> " does not take " <> flag),
+      testCase "two results cannot be in one file, whatever it is called" $ do
+        createDirectoryIfMissing True (folder </> "sub")
+        let file = folder </> "both"
+            other = folder </> "sub" </> ".." </> "both"
+            echo = outcome program [("WEFT_BENCH_DIR", folder </> "no-such-place")] . (["bench", "echo", "--quick"] <>)
+        writeFile file "kept"
+        forM_ [["--json", file, "--report", other], ["--json", file, "--plot", file], ["--plot", file, "--report", file]] $ \outputs -> do
+          (code, out) <- echo outputs
+          code @?= ExitFailure 2
+          contains out ("weft bench: two results cannot both be in " <> last outputs)
+        readFile file >>= (@?= "kept"),
+      testCase "a result, and what weft get fetches, goes into a pipe, which no file replaces" . serving $ \port -> do
+        let pipe = folder </> "pipe"
+        createNamedPipe pipe 0o600
+        withBinaryFile pipe ReadWriteMode $ \reader -> do
+          let writes arguments ends text = do
+                (code, out) <- outcome program [("WEFT_BENCH_DIR", folder </> "no-such-place")] (arguments <> [pipe])
+                assertEqual out ends code
+                getFileStatus pipe >>= assertBool "a file has replaced the pipe" . isNamedPipe
+                written <- B.hGetSome reader 65536
+                contains (B.unpack written) text
+          writes ["get", "http://127.0.0.1:" <> show port <> "/healthz", "-o"] ExitSuccess "ok"
+          -- Nothing can be measured, and the result says so.
+          writes ["bench", "echo", "--quick", "--json"] (ExitFailure 1) "\"bench\": \"echo\"",
       testCase "a document takes its figures from kept results, and names the peer that is missing" $ do
         (figures, document) <- place "readme"
         writeFile (figures </> "pong.json") savedPong
@@ -115,6 +141,7 @@ tests program folder =
         contains out "no document shows a figure of pnog"
     ]
   where
+    serving act = weft program [] ["serve", folder, "--port", "0"] (portOf >=> act)
     place name = do
       let figures = folder </> name
           document = figures </> "DOCUMENT.md"

@@ -19,7 +19,7 @@ import Data.List (intercalate)
 import GHC.Clock (getMonotonicTime)
 import GHC.IO.Exception (IOException (ioe_description))
 import Options.Applicative
-import System.Directory (doesFileExist, doesPathExist, removeFile, renameFile)
+import System.Directory (removeFile, renameFile)
 import System.Exit (ExitCode (..), exitWith)
 import System.FilePath (takeDirectory, takeFileName)
 import System.IO
@@ -32,6 +32,7 @@ import Weft.Socket (AddrInfo (..), SockAddr (..), SocketType (Stream), defaultHi
 import Weft.Tcp (Address (..), tcpTransport)
 import Weft.Tls (TlsClientSettings (..), Trust, defaultTlsClientSettings, tlsConnect)
 import Weft.Tools.Bench.Options (longestTime, noMoreThan, positive)
+import Weft.Tools.Bench.Output (isSpecial)
 import Weft.Tools.Http
 import Weft.Tools.Serve.Stack
 import Weft.Tools.Trust
@@ -149,8 +150,7 @@ withSink :: Maybe FilePath -> ((B.ByteString -> IO ()) -> IO a) -> IO a
 withSink output act = case output of
   Nothing -> hSetBinaryMode stdout True >> (act (B.hPut stdout) <* hFlush stdout)
   Just path -> do
-    regular <- doesFileExist path
-    special <- (&& not regular) <$> doesPathExist path
+    special <- isSpecial path
     if special
       then withBinaryFile path WriteMode (act . B.hPut)
       else do

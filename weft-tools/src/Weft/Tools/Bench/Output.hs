@@ -9,33 +9,40 @@ module Weft.Tools.Bench.Output
   ( checkOutputs,
     writeOut,
     writeText,
+    isSpecial,
   )
 where
 
 import Control.Exception (bracketOnError, finally, try)
-import Control.Monad (forM_, when)
+import Control.Monad (filterM, forM_, when)
 import Data.ByteString.Builder (Builder, hPutBuilder)
 import Data.Text (Text)
 import qualified Data.Text as T
 import qualified Data.Text.Encoding as T
 import qualified Data.Text.IO as T
 import GHC.IO.Exception (IOException (ioe_description))
-import System.Directory (canonicalizePath, doesDirectoryExist, doesFileExist, doesPathExist, removeFile, renameFile)
+import System.Directory (canonicalizePath, doesDirectoryExist, removeFile, renameFile)
 import System.Exit (ExitCode (..), exitWith)
-import System.FilePath (takeDirectory, takeFileName)
+import System.FilePath (equalFilePath, takeDirectory, takeFileName)
 import System.IO (Handle, IOMode (WriteMode), hClose, openBinaryTempFileWithDefaultPermissions, stderr, withBinaryFile)
+import System.Posix.Files (getFileStatus, isDirectory, isRegularFile)
 
--- | End the program with status 2 if one of the files cannot be written. The first argument is the command's name. The
--- files stay as they are.
+-- | End the program with status 2 if one of the files cannot be written, or is there twice. The first argument is the
+-- command's name. The files stay as they are.
 checkOutputs :: Text -> [FilePath] -> IO ()
-checkOutputs command files = forM_ files $ \file -> do
-  tried <- try (check file)
-  case tried of
-    Right () -> pure ()
-    Left e -> do
-      T.hPutStrLn stderr (command <> ": cannot write " <> T.pack file <> ": " <> T.pack (ioe_description e))
-      exitWith (ExitFailure 2)
+checkOutputs command files = do
+  forM_ files $ \file -> do
+    tried <- try (check file)
+    case tried of
+      Right () -> pure ()
+      Left e -> refuse ("cannot write " <> T.pack file <> ": " <> T.pack (ioe_description e))
+  -- Of a device or a pipe nothing is replaced.
+  regular <- filterM (fmap not . isSpecial) files
+  places <- mapM canonicalizePath regular
+  forM_ (zip3 [0 ..] regular places) $ \(i, file, place) ->
+    when (any (equalFilePath place) (take i places)) $ refuse ("two results cannot both be in " <> T.pack file)
   where
+    refuse why = T.hPutStrLn stderr (command <> ": " <> why) >> exitWith (ExitFailure 2)
     check file = do
       folder <- doesDirectoryExist file
       when folder (ioError (userError "it is a folder"))
@@ -60,9 +67,13 @@ writeOut name content = do
 writeText :: FilePath -> Text -> IO ()
 writeText file = writeOut file . T.encodeUtf8Builder
 
--- | Whether it is something that a file must not replace, such as a device or a pipe.
+-- | Whether it is something that a file must not replace, such as a device or a pipe. (@doesFileExist@ is true of them,
+-- too.)
 isSpecial :: FilePath -> IO Bool
-isSpecial file = (&&) <$> doesPathExist file <*> (not <$> doesFileExist file)
+isSpecial file = either absent (\status -> not (isRegularFile status || isDirectory status)) <$> try (getFileStatus file)
+  where
+    absent :: IOException -> Bool
+    absent _ = False
 
 temporaryFor :: FilePath -> IO (FilePath, Handle)
 temporaryFor file = openBinaryTempFileWithDefaultPermissions (takeDirectory file) (takeFileName file <> ".new")
