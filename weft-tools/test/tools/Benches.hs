@@ -3,7 +3,7 @@ module Benches (tests) where
 
 import Control.Monad
 import qualified Data.ByteString.Char8 as B
-import Data.List (isInfixOf)
+import Data.List (isInfixOf, stripPrefix, tails)
 import Program
 import System.Directory (createDirectoryIfMissing)
 import System.Exit (ExitCode (..))
@@ -135,6 +135,16 @@ tests program folder =
         (code, out) <- outcome program [] ["bench", "compare", file "a", file "b"]
         code @?= ExitFailure 2
         contains out "nothing could be compared",
+      testCase "a report of bench url names the addresses, and charts latencies and the rate" . serving $ \port -> do
+        let file = folder </> "reported.json"
+            url = "http://127.0.0.1:" <> show port <> "/"
+        (measured, _) <- outcome program [] ["bench", "url", url, "--rate", "40", "--duration", "0.5", "--warmup", "0", "--connections", "2", "--json", file]
+        measured @?= ExitSuccess
+        (code, page) <- outcome program [] ["bench", "report", file, "-o", "-"]
+        code @?= ExitSuccess
+        contains page ("<h2>url: " <> url <> "</h2>")
+        [takeWhile (`notElem` "<(") rest | Just rest <- map (stripPrefix "<figcaption>") (tails page)]
+          @?= ["median latency ", "latency, 99th percentile ", "latency, 99.9th percentile ", "operations a second "],
       testCase "figures of a benchmark that no document shows are refused" $ do
         (code, out) <- outcome program [] ["bench", "figures", "pnog"]
         code @?= ExitFailure 2

@@ -59,11 +59,12 @@ renderReport known results =
     numbered = zip [0 :: Int ..] results
     bounds = overview titleOf results
     compared = compilers known results
-    -- Includes the compiler if a benchmark was run with several, or else the machine.
+    -- Includes the address of a server, and the compiler if a benchmark was run with several, or else the machine.
     titleOf r
-      | length (versionsOf (savedBench r) results) > 1 = savedBench r <> maybe "" (" on GHC " <>) (lookup "ghc" (savedMachine r))
-      | length (nub ([machineText o | o <- results, savedBench o == savedBench r])) > 1 = savedBench r <> " on " <> machineText r
-      | otherwise = savedBench r
+      | length (versionsOf (savedBench r) results) > 1 = named r <> maybe "" (" on GHC " <>) (lookup "ghc" (savedMachine r))
+      | length (nub ([machineText o | o <- results, savedBench o == savedBench r])) > 1 = named r <> " on " <> machineText r
+      | otherwise = named r
+    named r = savedBench r <> maybe "" (": " <>) (lookup "url" (savedSettings r))
     anchor i r = savedBench r <> "-" <> T.pack (show i)
     machines = [escape ("Measured on: " <> text) | text <- nub (map machineText results)]
 

@@ -29,10 +29,11 @@ import Weft.Tools.Bench.Readme
 import Weft.Tools.Bench.Report
 import Weft.Tools.Bench.Saved
 import Weft.Tools.Bench.Types (Benchmark (..))
+import Weft.Tools.Bench.Url (urlLoad)
 
 -- | The three subcommands of @weft bench@, given the list of benchmarks.
 reportingCommands :: [Benchmark] -> Mod CommandFields (IO ())
-reportingCommands registry = reportCommand registry <> compareCommand <> readmeCommand registry
+reportingCommands registry = reportCommand (registry <> [urlLoad]) <> compareCommand <> readmeCommand registry
 
 reportCommand :: [Benchmark] -> Mod CommandFields (IO ())
 reportCommand registry =

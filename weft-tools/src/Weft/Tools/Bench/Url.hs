@@ -11,6 +11,7 @@
 -- results until then are printed.
 module Weft.Tools.Bench.Url
   ( urlCommand,
+    urlLoad,
     tallyMetrics,
   )
 where
@@ -99,14 +100,17 @@ runLoad threads json given = do
   machine <- machineFacts
   forM_ json $ \file ->
     writeOut file $
-      outcomeJson machine (Settings once [] Nothing False (settingsOf threads load)) benchmark (Outcome [Run "server" (paramsOf load) (M.singleton 0 metrics)] [] [] [cutShort wall | interrupted])
+      outcomeJson machine (Settings once [] Nothing False (settingsOf threads load)) urlLoad (Outcome [Run "server" (paramsOf load) (M.singleton 0 metrics)] [] [] [cutShort wall | interrupted])
   when interrupted $ T.hPutStrLn stderr "weft bench url: interrupted" >> exitWith (ExitFailure 130)
   when (tallyAnswered tally + tallyLate tally == 0) $ T.hPutStrLn stderr "weft bench url: no request was answered with a status below 400" >> exitWith (ExitFailure 1)
   where
     load = given {loadFresh = loadFresh given || asksToClose (loadFields given)}
     cutShort wall = Failure "server" (paramsOf load) ("Ctrl-C ended it after " <> renderNumber wall <> " of " <> renderNumber (loadSeconds load) <> " s")
     once = defaultPlan {planRounds = 1, planDuration = loadSeconds load, planWarmup = loadWarm load}
-    benchmark = Benchmark "url" "a load of a server" (const []) [] [] ["--rts"] (const []) ["p99_us", "ops_per_s"] id
+
+-- | The description of its results. It is in no registry: it has no cases of its own.
+urlLoad :: Benchmark
+urlLoad = Benchmark "url" "a load of a server" (const []) [] [] ["--rts"] (const []) ["p50_us", "p99_us", "p999_us", "ops_per_s"] id
 
 -- | Ends the program if the host has no address, instead of at each connection.
 findHost :: Target -> IO ()
