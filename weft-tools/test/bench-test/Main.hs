@@ -328,6 +328,7 @@ arguments =
       testCase "a case without a value" $ mapM_ (\text -> refused ["pong", "--case", text] "not NAME=VALUE") ["connections", "=64", "connections="],
       testCase "an unknown benchmark is named" $ refused ["pnog"] "pnog",
       testCase "an unknown subject is named" $ refused ["pong", "--only", "weft,nodejs"] "nodejs",
+      testCase "an unknown back end is named, and the known ones" $ mapM_ (refused ["pong", "--backend", "zz"]) ["no back end is called zz; there are ", "poll"],
       testCase "zero rounds" $ refused ["pong", "--rounds", "0"] "above zero",
       testCase "a duration that is not a number" $ refused ["pong", "--duration", "long"] "long",
       testCase "durations that no clock can hold" $ mapM_ (\(text, why) -> refused ["pong", "--duration", text] why) [("Infinity", "above zero"), ("1e400", "above zero"), ("NaN", "above zero"), ("1e10", "more than")],

@@ -32,6 +32,11 @@ tests program folder =
           (code, out) <- outcome program [] (["bench"] <> words name <> [flag <> "=" <> argument])
           code @?= ExitFailure 2
           contains out (last (words name) <> " does not take " <> flag),
+      testCase "a back end that does not exist is refused before anything is measured, and the error names those that do" $
+        forM_ [["pong"], ["all"], ["paper", "mio-5"]] $ \name -> do
+          (code, out) <- outcome program [("WEFT_BENCH_DIR", folder </> "no-such-place")] (["bench"] <> name <> ["--quick", "--backend", "zz"])
+          code @?= ExitFailure 2
+          mapM_ (contains out) ["no back end is called zz; there are ", "poll"],
       testCase "two results cannot be in one file, whatever it is called" $ do
         createDirectoryIfMissing True (folder </> "sub")
         let file = folder </> "both"

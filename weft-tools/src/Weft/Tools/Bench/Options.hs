@@ -24,6 +24,7 @@ import Data.Text (Text)
 import qualified Data.Text as T
 import Options.Applicative
 import Text.Read (readMaybe)
+import Weft.Backend (backendNames)
 import Weft.Tools.Bench.Select (Wanted, readWanted)
 import Weft.Tools.Bench.Types
 
@@ -83,11 +84,15 @@ furtherOptions subjects =
     <*> option
       (eitherReader only)
       (long "only" <> metavar "SUBJECT,..." <> value [] <> help ("Measure only these: " ++ listing subjects))
-    <*> optional (strOption (long "backend" <> metavar "NAME" <> help "Back end of the subjects that run on Weft"))
+    <*> optional (option (eitherReader known) (long "backend" <> metavar "NAME" <> help ("Back end of the subjects that run on Weft: " ++ listing backends)))
     <*> optional (words <$> strOption (long "rts" <> metavar "OPTIONS" <> help rtsHelp))
     <*> many (option (eitherReader (either (Left . T.unpack) Right . readWanted . T.pack)) (long "case" <> metavar "NAME=VALUE" <> help caseHelp))
     <*> optional (option positive (long "minutes" <> metavar "N" <> help minutesHelp))
   where
+    backends = map T.pack backendNames
+    known name
+      | T.pack name `elem` backends = Right (T.pack name)
+      | otherwise = Left ("no back end is called " ++ name ++ "; there are " ++ listing backends)
     only list = case filter (`notElem` subjects) wanted of
       [] -> Right wanted
       unknown : _ -> Left ("no subject is called " ++ T.unpack unknown ++ "; there are " ++ listing subjects)
