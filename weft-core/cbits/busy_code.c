@@ -139,8 +139,10 @@ static void decode(const char *from, char *to, size_t size) {
   to[n] = 0;
 }
 
-/* The nearest symbol at or before an address of the program's file; 0 if there is none. */
-static int symbol_before(uintptr_t address, char *name, size_t size, uintptr_t *offset) {
+/* In words, the code at an address of the program's file; 0 if there is no symbol for it. That is the symbol whose
+ * extent contains the address. GHC gives no symbol to local functions, and emits their code before that of the function
+ * which contains them: so otherwise it is what precedes the next symbol. */
+static int symbol_at(uintptr_t address, char *text, size_t size) {
   int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC), found = 0;
   struct stat status;
   if (fd < 0) return 0;
@@ -155,17 +157,24 @@ static int symbol_before(uintptr_t address, char *name, size_t size, uintptr_t *
         if (table->sh_type != SHT_SYMTAB || table->sh_link >= head->e_shnum) continue;
         const ElfW(Shdr) *names = (const ElfW(Shdr) *)(file + head->e_shoff) + table->sh_link;
         if (table->sh_offset + table->sh_size > length || names->sh_offset + names->sh_size > length) continue;
-        const ElfW(Sym) *symbols = (const void *)(file + table->sh_offset), *best = 0;
+        const ElfW(Sym) *symbols = (const void *)(file + table->sh_offset), *in = 0, *next = 0;
         for (size_t k = 0; k < table->sh_size / sizeof *symbols; k++) {
           const ElfW(Sym) *s = &symbols[k];
           int type = ELF64_ST_TYPE(s->st_info);
           if (s->st_shndx == SHN_UNDEF || s->st_shndx >= SHN_LORESERVE || type == STT_SECTION || type == STT_FILE || type == STT_TLS) continue;
           if (s->st_name >= names->sh_size || !file[names->sh_offset + s->st_name]) continue;
-          if (s->st_value <= address && (!best || s->st_value > best->st_value)) best = s;
+          if (s->st_value > address) {
+            if (!next || s->st_value < next->st_value) next = s;
+          } else if (address - s->st_value < s->st_size && (!in || s->st_value > in->st_value))
+            in = s;
         }
-        if (best) {
-          decode(file + names->sh_offset + best->st_name, name, size);
-          *offset = address - best->st_value;
+        if (in || next) {
+          char name[256];
+          decode(file + names->sh_offset + (in ? in : next)->st_name, name, sizeof name);
+          if (in)
+            snprintf(text, size, "%s + 0x%lx", name, (unsigned long)(address - in->st_value));
+          else
+            snprintf(text, size, "code before %s", name);
           found = 1;
         }
       }
@@ -176,15 +185,14 @@ static int symbol_before(uintptr_t address, char *name, size_t size, uintptr_t *
   return found;
 }
 
-static int describe(uintptr_t address, char *text, size_t size) {
+static void describe(uintptr_t address, char *text, size_t size) {
   struct object o = {.address = address};
-  char name[256];
-  uintptr_t offset;
   dl_iterate_phdr(contains, &o);
-  if (o.found && o.is_program && symbol_before(address - o.base, name, sizeof name, &offset))
-    return snprintf(text, size, "%s + 0x%lx", name, (unsigned long)offset);
-  if (o.found && !o.is_program && o.name[0]) return snprintf(text, size, "%s", o.name);
-  return snprintf(text, size, "the address 0x%lx", (unsigned long)address);
+  if (o.found && o.is_program && symbol_at(address - o.base, text, size)) return;
+  if (o.found && !o.is_program && o.name[0])
+    snprintf(text, size, "%s", o.name);
+  else
+    snprintf(text, size, "the address 0x%lx", (unsigned long)address);
 }
 
 /* The processor time of each thread in 20 ms; a thread that used 2 ms is busy. */

@@ -13,7 +13,8 @@
 --
 -- What it reports: a callback ("Weft.Event", 'Weft.Timer.schedule') by its descriptor, or as a timer. A Haskell
 -- thread cannot be named, since GHC does not tell which one is running; instead the report names the code that the
--- program's busy OS threads are running at that moment (Linux, x86-64 and aarch64, symbols not stripped). A long
+-- program's busy OS threads are running at that moment (Linux, x86-64 and aarch64, symbols not stripped). Local
+-- functions have no symbol: @code before Main_parse_info@ precedes that function, which in most cases uses it. A long
 -- garbage collection occupies all capabilities and is reported too, and so is a machine that gives the program no
 -- processor.
 --

@@ -43,6 +43,7 @@ tests =
         [ ("the action of a timer that never allocates", "timer", ["held", "by the action of a timer", busy]),
           ("a callback that never allocates", "callback", ["an event manager", "by a callback of descriptor", busy]),
           ("a thread that never allocates", "thread", ["held", "by other threads", busy]),
+          ("a local function, whose code has no symbol", "local", ["by the action of a timer", busy <> before]),
           ("a foreign call that blocks", "foreign", ["by the action of a timer", "no OS thread of the program is busy"]),
           ("a bound that the program sets", "set", ["by the action of a timer"]),
           ("in a forked child", "fork", ["by the action of a timer"]),
@@ -63,7 +64,9 @@ tests =
            mapM_ (\part -> assertBool err (part `isInfixOf` err)) ["WEFT_WATCHDOG is " <> show bound, "0.001 or more"]
        ]
   where
-    busy = if (os, arch) `elem` [("linux", "x86_64"), ("linux", "aarch64")] then "is busy in " else ""
+    located = (os, arch) `elem` [("linux", "x86_64"), ("linux", "aarch64")]
+    busy = if located then "is busy in " else ""
+    before = if located then "code before Spin_" else ""
 
 -- | The program's reports have these texts in them, and it says that the capability is free again; and how often that
 -- happened.
@@ -115,6 +118,8 @@ hold how = do
     -- Again and again: on a busy machine a thread that blocks may be seen while it waits for a core, and counts as
     -- busy then.
     "foreign" -> void (forkIO (forever (timer blockUntilReported)))
+    -- Again and again, as above.
+    "local" -> void (forkIO (forever (timer spinLocally)))
     "refused" -> do
       registry <- registryFor
       replicateM_ 1000 $ do

@@ -5,10 +5,13 @@
 -- nothing, and GHC lets no other thread run.
 module Spin
   ( spinUntilReported,
+    spinLocally,
+    localLoop,
     blockUntilReported,
   )
 where
 
+import Control.Exception (evaluate)
 import Control.Monad (when)
 import Data.Int (Int64)
 import Data.Word (Word64)
@@ -30,6 +33,20 @@ spinUntilReported = stalls >>= spinUntil >> longer spinUntilTime
 -- | Wait likewise, in foreign calls that are declared not to block.
 blockUntilReported :: IO ()
 blockUntilReported = stalls >>= blockUntil >> longer blockUntilTime
+
+-- | Compute likewise, in a local function: its code has no symbol, and is emitted before that of 'localLoop'.
+spinLocally :: IO ()
+spinLocally = stalls >>= again
+  where
+    again before = stalls >>= \n -> when (n == before) (evaluate (localLoop (10000000 + fromIntegral n)) >> again before)
+
+-- | Exported, since other functions of a module have no symbol either.
+localLoop :: Int -> Int
+localLoop n = go n 1
+  where
+    go 0 a = a
+    go k a = go (k - 1) (a * 5 + k)
+{-# NOINLINE localLoop #-}
 
 longer :: (Word64 -> IO ()) -> IO ()
 longer act = do
