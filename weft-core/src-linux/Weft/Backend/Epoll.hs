@@ -8,15 +8,16 @@ module Weft.Backend.Epoll
   )
 where
 
-import Control.Exception (onException)
+import Control.Exception (bracket, onException, try)
 import Control.Monad (unless, void, when)
 import Data.Bits (complement, (.&.), (.|.))
 import Data.Int (Int64)
 import Data.Word (Word32)
-import Foreign.C.Error (Errno (..), eEXIST, eINTR, eNOENT, ePERM)
+import Foreign.C.Error (Errno (..), eACCES, eEXIST, eINTR, eNOENT, eNOSYS, ePERM)
 import Foreign.C.Types (CInt)
 import Foreign.Marshal.Alloc (free, mallocBytes)
 import Foreign.Ptr (Ptr)
+import GHC.IO.Exception (IOException (ioe_errno))
 import System.Posix.Types (Fd (..))
 import Weft.Core.Backend
 import Weft.Core.Events
@@ -25,9 +26,16 @@ import Weft.FFI.Epoll
 import Weft.FFI.Errno
 import Weft.FFI.Wakeup
 
--- | Why it cannot be used here, or 'Nothing' when it can.
+-- | Why it cannot be used here, or 'Nothing' when it can. It tests that with an instance of its own. A lack of
+-- descriptors or memory may pass, so 'new' reports that.
 available :: IO (Maybe String)
-available = pure Nothing
+available = either refused (const Nothing) <$> try (bracket new backendClose look)
+  where
+    look backend = backendPoll backend NoWait (\_ _ -> pure ())
+    refused e
+      | (Errno <$> ioe_errno e) `elem` map Just [ePERM, eACCES, eNOSYS] =
+        Just ("the kernel forbids epoll to this process, as by a container's seccomp profile: " <> show e)
+      | otherwise = Nothing
 
 -- | A new epoll instance. Throws when the process or the system is out of
 -- descriptors.
