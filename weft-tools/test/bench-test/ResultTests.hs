@@ -256,7 +256,7 @@ verdicts =
         says "better off on Weft" (verdict (runs [1, 1] [10, 10]))
         says "(10.0 times less)" (verdict (runs [1, 1] [10, 10]))
         says "better off on GHC's own manager" (verdict (runs [10, 10] [1, 1]))
-        says "no difference" (verdict (runs [1, 1] [1, 1]))
+        says "verdict: no difference in wall-clock or CPU time beyond the noise\n" (verdict (runs [1, 1] [1, 1]))
         -- Ratios of a few milliseconds are no verdict.
         says "verdict: this program runs too briefly for one" (verdict (runs [0.015, 0.015] [0.01, 0.01]))
         says "no difference" (verdict (runs [0.025, 0.025] [0.01, 0.01]))

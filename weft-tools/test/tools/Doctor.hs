@@ -35,6 +35,16 @@ tests program folder =
           out <- examined program [("LC_ALL", locale)] [] waiting (void . hGetLine . output)
           contains out "/fourteen-bytes\195\169",
       testGroup
+        "WEFT_BACKEND that no back end has"
+        [ testCase name $ do
+            let file = takeDirectory program </> "relink" </> relinked
+            there <- doesFileExist file
+            skipUnless "the relinked programs are not built" there
+            (_, out) <- outcome program [("WEFT_BACKEND", "nonsense")] ["doctor", file]
+            ("[XX] chosen               weft: no back end is called \"nonsense\"" `isInfixOf` out) @?= complaint
+          | (name, relinked, complaint) <- [("a program that reads it", "clock-relinked", True), ("one that does not", "clock", False)]
+        ],
+      testGroup
         "the reason for the back end is not invented"
         [ testCase name $ do
             out <- examined program [] variables (proc "cat" []) (const (pure ()))

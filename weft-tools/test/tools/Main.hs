@@ -202,10 +202,22 @@ doctor program =
         (code, out) <- outcome program [] ["doctor", "--binary", relinked "clock-relinked"]
         code @?= ExitSuccess
         forM_ ["GHC 9.", "  threadDelay\n", "  threadWaitRead, threadWaitWrite\n"] $ \part -> assertBool out (part `isInfixOf` out),
-      testCase "--binary: programs that are not relinked" . forM_ [relinked "clock", program, "/bin/sh"] $ \file -> do
-        (code, out) <- outcome program [] ["doctor", "--binary", file]
+      testGroup
+        "--binary: programs that weft-relink does not put on Weft"
+        [ testCase name $ do
+            (code, out) <- outcome program [] ["doctor", "--binary", file]
+            code @?= ExitFailure 1
+            out @?= file <> ": " <> said <> "\n"
+          | (name, file, said) <-
+              [ ("not relinked", relinked "clock", "not linked with weft-relink: GHC's own I/O manager serves it"),
+                ("built with weft", program, "not linked with weft-relink: Weft serves it where it calls the library weft, and GHC's own I/O manager elsewhere"),
+                ("not a Haskell program", "/bin/sh", "not a Haskell program: it has no run-time system of GHC")
+              ]
+        ],
+      testCase "--binary: a program that is relinked without -threaded" $ do
+        (code, out) <- outcome program [] ["doctor", "--binary", relinked "handles-relinked-nonthreaded"]
         code @?= ExitFailure 1
-        assertBool out ("not linked with weft-relink" `isInfixOf` out),
+        contains out ", but without -threaded: GHC's own I/O manager serves it; add ghc-options: -threaded\n",
       testCase "--binary: no such file" $ do
         (code, out) <- outcome program [] ["doctor", "--binary", "/nonexistent"]
         code @?= ExitFailure 2

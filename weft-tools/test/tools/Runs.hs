@@ -25,6 +25,10 @@ tests program folder =
         (code, out) <- outcome program [] ["bench", "run", "--", program, "doctor"]
         code @?= ExitFailure 2
         mapM_ (contains out) ["not linked with weft-relink", "build-depends"],
+      testCase "a program that is relinked without -threaded is refused" . built "handles-relinked-nonthreaded" $ \handles -> do
+        (code, out) <- outcome program [] ["bench", "run", "--rounds", "1", "--", handles]
+        code @?= ExitFailure 2
+        contains out "was linked without -threaded, so GHC's own I/O manager serves it in any case",
       testCase "a relinked program: a table and a verdict" . relinked "clock" $ \clock -> do
         (code, out) <- outcome program [] ["bench", "run", "--rounds", "1", "--", clock]
         code @?= ExitSuccess
@@ -62,8 +66,9 @@ tests program folder =
             listDirectory scratch >>= (@?= [])
     ]
   where
-    relinked name act = do
-      let file = takeDirectory program </> "relink" </> name <> "-relinked"
+    relinked name = built (name <> "-relinked")
+    built name act = do
+      let file = takeDirectory program </> "relink" </> name
       there <- doesFileExist file
       unless there (skip "the relinked programs are not built")
       act file

@@ -4,15 +4,21 @@
 -- Description : @weft doctor --binary@
 --
 -- Was a program linked with @weft-relink@, and what of it runs on Weft then? The answer is in the program itself,
--- stripped or not: @weft-relink@ leaves a note in it.
+-- stripped or not: @weft-relink@ leaves a note in it. Also what else a program's bytes say about how it was linked, and
+-- its arguments about options of the run-time system.
 module Weft.Tools.Binary
   ( examineBinary,
+    ServedBy (..),
+    servedBy,
     Relinked (..),
     findNote,
+    compiler,
     Linked (..),
     howLinked,
+    hasRunTime,
     mentions,
     linkedOptions,
+    optionsAmong,
   )
 where
 
@@ -29,20 +35,47 @@ import System.IO (hPutStrLn, stderr)
 data Relinked = Relinked Int [String]
   deriving (Eq, Show)
 
--- | Print the findings about a program. Exit status 0: it is relinked; 1: it is not; 2: it cannot be read.
+-- | What serves the waits of a program, unless @WEFT_DISABLE@ is set.
+data ServedBy
+  = -- | Weft, by @weft-relink@.
+    ByRelink Relinked
+  | -- | GHC's own manager: @weft-relink@ has no effect without @-threaded@.
+    ByRelinkUnthreaded Relinked
+  | -- | Weft, where the program calls it.
+    ByLibrary
+  | -- | GHC's own manager.
+    ByGhc
+  | -- | None of them: it is not a Haskell program.
+    ByNone
+  deriving (Eq, Show)
+
+-- | Read from a program's bytes.
+servedBy :: ByteString -> ServedBy
+servedBy content = case findNote content of
+  Just note
+    | Just (Linked False _) <- howLinked content -> ByRelinkUnthreaded note
+    | otherwise -> ByRelink note
+  Nothing
+    | mentions "weft:signal " content -> ByLibrary
+    | hasRunTime content -> ByGhc
+    | otherwise -> ByNone
+
+-- | Print the findings about a program. Exit status 0: it is on Weft by @weft-relink@; 1: it is not; 2: it cannot be
+-- read.
 examineBinary :: FilePath -> IO ()
 examineBinary file = do
   content <- try (B.readFile file)
-  case findNote <$> content of
+  case servedBy <$> content of
     Left e -> hPutStrLn stderr ("weft doctor: " <> file <> ": " <> ioe_description e) >> exitWith (ExitFailure 2)
-    Right Nothing -> do
-      putStrLn (file <> ": not linked with weft-relink: GHC's own I/O manager serves it")
-      exitWith (ExitFailure 1)
-    Right (Just (Relinked ghc functions)) -> do
-      putStrLn (file <> ": linked with weft-relink for GHC " <> version ghc <> "; on Weft, unless WEFT_DISABLE is set, run:")
+    Right (ByRelink note@(Relinked _ functions)) -> do
+      putStrLn (file <> ": linked with weft-relink for GHC " <> compiler note <> "; on Weft, unless WEFT_DISABLE is set, run:")
       mapM_ (putStrLn . ("  " <>)) functions
+    Right (ByRelinkUnthreaded note) -> not' ("linked with weft-relink for GHC " <> compiler note <> ", but without -threaded: GHC's own I/O manager serves it; add ghc-options: -threaded")
+    Right ByLibrary -> not' "not linked with weft-relink: Weft serves it where it calls the library weft, and GHC's own I/O manager elsewhere"
+    Right ByGhc -> not' "not linked with weft-relink: GHC's own I/O manager serves it"
+    Right ByNone -> not' "not a Haskell program: it has no run-time system of GHC"
   where
-    version n = show (n `div` 100) <> "." <> show (n `mod` 100)
+    not' why = putStrLn (file <> ": " <> why) >> exitWith (ExitFailure 1)
 
 -- | What a Haskell program was linked with.
 data Linked = Linked
@@ -61,6 +94,10 @@ howLinked content
   | otherwise = Nothing
   where
     log' = not (mentions "requires the program to be built with -eventlog" content)
+
+-- | Whether GHC's run-time system is in a program, or is a library of it.
+hasRunTime :: ByteString -> Bool
+hasRunTime content = mentions "stg_ap_pp" content || mentions "GHCRTS" content
 
 -- | Are these bytes among them?
 mentions :: ByteString -> ByteString -> Bool
@@ -91,6 +128,16 @@ linkedOptions content = case nub (from 0) of
     isArea word = case word of
       '-' : 'A' : size@(d : _) -> isDigit d && dropWhile isDigit size `elem` ["", "k", "K", "m", "M", "g", "G"]
       _ -> False
+
+-- | The options of the run-time system among a program's arguments: between @+RTS@ and @-RTS@ (or @--RTS@, or @--@).
+optionsAmong :: [String] -> [String]
+optionsAmong arguments = case break (== "+RTS") (takeWhile (`notElem` ["--RTS", "--"]) arguments) of
+  (_, _ : rest) -> let (options, others) = break (== "-RTS") rest in options <> optionsAmong (drop 1 others)
+  _ -> []
+
+-- | The version of the compiler of a program with a note.
+compiler :: Relinked -> String
+compiler (Relinked ghc _) = show (ghc `div` 100) <> "." <> show (ghc `mod` 100)
 
 -- | The note in a program's bytes (@cbits\/relink.c@): a mark, the compiler, then a function a line, to a zero.
 findNote :: ByteString -> Maybe Relinked

@@ -10,7 +10,6 @@ module Weft.Tools.Doctor
   )
 where
 
-import Control.Exception (IOException, try)
 import Control.Monad (when)
 import Data.Aeson (Value, encode, object, toJSON, (.=))
 import Data.Aeson.Key (fromString)
@@ -21,9 +20,7 @@ import Options.Applicative
 import System.Directory (doesDirectoryExist, doesFileExist, findExecutable)
 import System.Exit (ExitCode (..), exitWith)
 import System.IO (hPutStrLn, hSetEncoding, stderr, stdout, utf8)
-import System.IO.Error (ioeGetErrorString)
 import System.Info (arch, compilerName, compilerVersion, os)
-import Weft.Backend (Choice (..), backendChoice, backendNames, whyUnavailable)
 import Weft.File (FileEngine (..), filesChoice)
 import Weft.Tools.Binary (examineBinary)
 import Weft.Tools.Doctor.Finding
@@ -44,7 +41,7 @@ doctorCommand =
     asJson = switch (long "json" <> help "Print JSON")
     certificate = strOption (long "certificate" <> metavar "FILE" <> help "Check the periods of validity of the certificates in this file (PEM, also a chain; may be repeated)")
     subject = strArgument (metavar "PID|PROGRAM" <> help "Process or program to check, instead of this machine")
-    binary = examineBinary <$> strOption (long "binary" <> metavar "FILE" <> help "Check whether a program was linked with weft-relink, and list the functions that Weft serves: exit status 0 if so, 1 if not")
+    binary = examineBinary <$> strOption (long "binary" <> metavar "FILE" <> help "Check whether a program is on Weft by weft-relink, and list the functions that Weft serves: exit status 0 if so, 1 if not")
 
 doctor :: Bool -> [FilePath] -> Maybe String -> IO ()
 doctor json certificates subject = do
@@ -84,8 +81,8 @@ engineOf engine refused = case (engine, refused) of
 examine :: IO [Finding]
 examine = do
   kernel <- maybe "" (takeWhile (/= '\n')) <$> contents "/proc/sys/kernel/osrelease"
-  backends <- mapM (\name -> maybe (fine ("back end " <> name) "available") (fact ("back end " <> name) . ("not available: " <>)) <$> whyUnavailable name) backendNames
-  chosen <- try backendChoice
+  backends <- backendFindings
+  chosen <- chosenFinding
   disk <- filesChoice
   limits <- maybe "" id <$> contents "/proc/self/limits"
   status <- maybe "" id <$> contents "/proc/self/status"
@@ -98,19 +95,13 @@ examine = do
         fact "compiler" (compilerName <> " " <> showVersion compilerVersion)
       ],
       backends,
-      [either cannot choice chosen, fact "files" (uncurry engineOf disk)],
+      [chosen, fact "files" (uncurry engineOf disk)],
       cores,
       caches,
       limitFindings Nothing limits,
       settings,
       seccompFindings status
     ]
-  where
-    cannot :: IOException -> Finding
-    cannot e = wrong "chosen" (ioeGetErrorString e)
-    choice c = case choiceRefused c of
-      Nothing -> fine "chosen" (choiceBackend c <> ": the first available one, or the one requested by WEFT_BACKEND")
-      Just (name, why) -> advise "chosen" (choiceBackend c <> " (" <> name <> " was requested: " <> why <> ")")
 
 toValue :: [Finding] -> Value
 toValue findings =

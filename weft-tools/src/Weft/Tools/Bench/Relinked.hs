@@ -16,10 +16,10 @@ module Weft.Tools.Bench.Relinked
   )
 where
 
-import Control.Monad (forM_, unless, when)
+import Control.Monad (forM_, when)
 import qualified Data.ByteString as B
 import qualified Data.Map.Strict as M
-import Data.Maybe (isJust, mapMaybe)
+import Data.Maybe (mapMaybe)
 import Data.Text (Text)
 import qualified Data.Text as T
 import qualified Data.Text.Encoding as T
@@ -43,7 +43,7 @@ import Weft.Tools.Bench.Table (renderNumber, renderOutcome)
 import Weft.Tools.Bench.Trace (parseCounts, traceTool)
 import Weft.Tools.Bench.Types
 import Weft.Tools.Bench.Usage
-import Weft.Tools.Binary (findNote)
+import Weft.Tools.Binary (ServedBy (..), servedBy)
 
 data Arguments = Arguments
   { argRounds :: !Int,
@@ -73,7 +73,7 @@ runCommand =
         <$> option positive (long "rounds" <> metavar "N" <> value 5 <> showDefault <> help "Number of rounds, with two runs each")
         <*> option (noMoreThan longestTime positive) (long "timeout" <> metavar "SECONDS" <> value 300 <> showDefault <> help "Time limit of a run")
         <*> optional (strOption (long "json" <> metavar "FILE" <> help "Write the result as JSON"))
-        <*> strArgument (metavar "PROGRAM" <> help "A program that was linked with weft-relink")
+        <*> strArgument (metavar "PROGRAM" <> help "A program that was linked with weft-relink and -threaded")
         <*> many (strArgument (metavar "ARGS..." <> help "Its arguments"))
 
 measureProgram :: Arguments -> IO ()
@@ -81,13 +81,16 @@ measureProgram arguments = do
   -- Arguments may have other letters than the locale.
   mapM_ (`hSetEncoding` utf8) [stdout, stderr]
   path <- find (argProgram arguments) >>= maybe (refuse (T.pack (argProgram arguments) <> ": no such program")) pure
-  note <- findNote <$> B.readFile path
-  unless (isJust note) $
-    refuse
-      ( T.pack path
+  served <- servedBy <$> B.readFile path
+  case served of
+    ByRelink _ -> pure ()
+    ByRelinkUnthreaded _ ->
+      refuse (T.pack path <> " was linked without -threaded, so GHC's own I/O manager serves it in any case. Add ghc-options: -threaded (doc/adopting.md)")
+    _ ->
+      refuse $
+        T.pack path
           <> " was not linked with weft-relink, so there is nothing to compare. Add weft-relink to the build-depends of the \
              \executable and build it again; `weft doctor --binary PROGRAM` says whether it took effect (doc/adopting.md)"
-      )
   checkOutputs "weft bench run" (maybe [] pure (argJson arguments))
   machine <- machineFacts
   failed <- withEnv options $ \env -> do
@@ -202,7 +205,7 @@ verdict runs = T.unlines (("verdict: " <> summary) : [name <> ": " <> sentence c
       | any less timing = "this program is better off on Weft"
       | any more timing = "this program is better off on GHC's own manager"
       | briefly = "this program runs too briefly for one: less than 20 ms"
-      | otherwise = "no difference in time beyond the noise: this program does not wait on the I/O manager"
+      | otherwise = "no difference in wall-clock or CPU time beyond the noise"
     briefly = not (null walls) && all (< leastSeconds) walls
     walls = [wall | r <- runs, Just wall <- [median (mapMaybe (M.lookup "wall_s") (M.elems (runRounds r)))]]
     less change = case change of Less _ -> True; _ -> False

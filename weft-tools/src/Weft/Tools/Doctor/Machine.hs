@@ -1,10 +1,14 @@
 -- |
 -- Description : Findings of @weft doctor@ about the system
 --
--- Cores, control groups, limits, kernel features and caches, of this machine and of a process, on Linux: proc(5),
--- sysfs(5), cgroups(7). Files that cannot be read give no findings.
+-- Back ends, cores, control groups, limits, kernel features and caches, of this machine and of a process, on Linux:
+-- proc(5), sysfs(5), cgroups(7). Files that cannot be read give no findings.
 module Weft.Tools.Doctor.Machine
-  ( -- * Cores
+  ( -- * Back ends
+    backendFindings,
+    chosenFinding,
+
+    -- * Cores
     coreFindings,
 
     -- * The kernel
@@ -43,9 +47,10 @@ import GHC.Conc (getNumProcessors)
 import GHC.IO.Exception (IOException (ioe_description))
 import System.Directory (findExecutable)
 import System.Exit (ExitCode (..))
-import System.IO.Error (isDoesNotExistError)
+import System.IO.Error (ioeGetErrorString, isDoesNotExistError)
 import System.Process (readProcessWithExitCode)
 import Text.Read (readMaybe)
+import Weft.Backend (Choice (..), backendChoice, backendNames, whyUnavailable)
 import Weft.Tools.Cgroup
 import Weft.Tools.Doctor.Finding
 
@@ -64,6 +69,26 @@ decoded = T.unpack . T.decodeUtf8With T.lenientDecode
 -- | A field of @\/proc\/PID\/status@.
 statusField :: String -> String -> Maybe String
 statusField name status = listToMaybe [dropWhile (`elem` " \t") rest | Just rest <- map (stripPrefix (name <> ":")) (lines status)]
+
+-- ---------------------------------------------------------------------------------------------------------------
+-- Back ends
+
+-- | Which back ends can be used here.
+backendFindings :: IO [Finding]
+backendFindings = mapM finding backendNames
+  where
+    finding name = maybe (fine (title name) "available") (fact (title name) . ("not available: " <>)) <$> whyUnavailable name
+    title = ("back end " <>)
+
+-- | The back end that a program on Weft would get here.
+chosenFinding :: IO Finding
+chosenFinding = either cannot choice <$> try backendChoice
+  where
+    cannot :: IOException -> Finding
+    cannot e = wrong "chosen" (ioeGetErrorString e)
+    choice c = case choiceRefused c of
+      Nothing -> fine "chosen" (choiceBackend c <> ": the first available one, or the one requested by WEFT_BACKEND")
+      Just (name, why) -> advise "chosen" (choiceBackend c <> " (" <> name <> " was requested: " <> why <> ")")
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- Cores
@@ -128,7 +153,7 @@ kernelFindings = do
 seccompFindings :: String -> [Finding]
 seccompFindings status = case statusField "Seccomp" status of
   Just "0" -> [fine "seccomp" "no filter of system calls"]
-  Just "2" -> [advise "seccomp" "a filter is on: containers often refuse io_uring by it; epoll is used then"]
+  Just "2" -> [advise "seccomp" "a filter is on: containers often refuse io_uring by it, and some epoll; the next back end is used then"]
   Just other -> [advise "seccomp" ("mode " <> other)]
   Nothing -> []
 

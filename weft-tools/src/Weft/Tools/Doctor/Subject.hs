@@ -20,8 +20,7 @@ import GHC.Conc (getNumProcessors)
 import System.Directory (getSymbolicLinkTarget, listDirectory)
 import System.Posix.User (getEffectiveUserID)
 import Text.Read (readMaybe)
-import Weft.Backend (backendNames, whyUnavailable)
-import Weft.Tools.Binary (Linked (..), Relinked (..), findNote, howLinked, linkedOptions, mentions)
+import Weft.Tools.Binary (Linked (..), Relinked (..), ServedBy (..), compiler, findNote, hasRunTime, howLinked, linkedOptions, optionsAmong, servedBy)
 import Weft.Tools.Doctor.Finding
 import Weft.Tools.Doctor.Machine
 
@@ -77,7 +76,8 @@ endedPart pid status = case statusField "State" status of
 programFindings :: FilePath -> IO [Finding]
 programFindings file = do
   content <- bytesOf file
-  backends <- mapM (\name -> maybe (fine ("back end " <> name) "available here") (fact ("back end " <> name) . ("not available: " <>)) <$> whyUnavailable name) backendNames
+  backends <- backendFindings
+  chosen <- chosenFinding
   cores <- coreFindings "/proc/self"
   limits <- maybe "" id <$> contents "/proc/self/limits"
   status <- maybe "" id <$> contents "/proc/self/status"
@@ -86,11 +86,16 @@ programFindings file = do
   -- Those that it will be started with are not known.
   let options = Options (either (const []) linkedOptions content) [] True
       runTime = either (const False) hasRunTime content
+      onWeft = case servedBy <$> content of
+        Right (ByRelink _) -> True
+        Right ByLibrary -> True
+        _ -> False
   caches <- cacheFindings (if runTime then areaIn content options else AreaUnknown)
   pure $
     fact "program" file :
     programPart remedy content Nothing
       <> backends
+      <> [chosen | onWeft]
       <> [fact "run-time options" (if null (linkedIn options) then linkedUnknown else "linked in: " <> unwords (linkedIn options)) | runTime]
       <> tooMany processors options
       <> cores
@@ -107,20 +112,16 @@ remedyForAccess = do
 programPart :: String -> Either IOException B.ByteString -> Maybe String -> [Finding]
 programPart remedy content disabled = case content of
   Left _ -> [advise "binary" ("cannot be read: " <> remedy)]
-  Right text -> manager text : [wrong "run-time system" "linked without -threaded: it has one capability, and a call that blocks stops all of it; add ghc-options: -threaded" | Just (Linked False _) <- [howLinked text]]
+  Right text -> manager (servedBy text) : [wrong "run-time system" "linked without -threaded: it has one capability, and a call that blocks stops all of it; add ghc-options: -threaded" | Just (Linked False _) <- [howLinked text]]
   where
-    manager text
-      | Just (Relinked ghc _) <- findNote text = case disabled of
-        Nothing -> fine "binary" ("linked with weft-relink for GHC " <> version ghc <> ": waits and delays are served by Weft")
-        Just _ -> advise "binary" "linked with weft-relink, but WEFT_DISABLE is set: GHC's own manager serves it"
-      | mentions "weft:signal " text = fine "binary" "built with weft"
-      | hasRunTime text = advise "binary" "a Haskell program on GHC's own I/O manager: weft-relink puts it on Weft (doc/adopting.md)"
-      | otherwise = wrong "binary" "not a Haskell program that Weft could serve"
-    version n = show (n `div` 100) <> "." <> show (n `mod` 100)
-
--- | Whether GHC's run-time system is in a program, or is a library of it.
-hasRunTime :: B.ByteString -> Bool
-hasRunTime text = mentions "stg_ap_pp" text || mentions "GHCRTS" text
+    manager served = case served of
+      ByRelink note
+        | Nothing <- disabled -> fine "binary" ("linked with weft-relink for GHC " <> compiler note <> ": waits and delays are served by Weft")
+        | otherwise -> advise "binary" "linked with weft-relink, but WEFT_DISABLE is set: GHC's own manager serves it"
+      ByRelinkUnthreaded note -> advise "binary" ("linked with weft-relink for GHC " <> compiler note <> ", but without -threaded: GHC's own manager serves it")
+      ByLibrary -> fine "binary" "built with weft"
+      ByGhc -> advise "binary" "a Haskell program on GHC's own I/O manager: weft-relink puts it on Weft (doc/adopting.md)"
+      ByNone -> wrong "binary" "not a Haskell program that Weft could serve"
 
 -- | The mechanisms whose kernel objects are among the descriptors, and the requested back end. GHC's own manager has
 -- epoll instances in any program, and files have rings: only a ring that is missing shows that a request was in vain.
@@ -183,13 +184,9 @@ tooMany processors options =
       n > processors
   ]
 
--- | Options of the run-time system: between @+RTS@ and @-RTS@ (or @--RTS@, or @--@), and in GHCRTS.
+-- | Options of the run-time system: in GHCRTS, and among the arguments.
 rtsOptions :: [String] -> [String] -> [String]
-rtsOptions arguments environment = maybe [] words (lookupVariable "GHCRTS" environment) <> inside (drop 1 arguments)
-  where
-    inside list = case break (== "+RTS") (takeWhile (`notElem` ["--RTS", "--"]) list) of
-      (_, _ : rest) -> let (mine, others) = break (== "-RTS") rest in mine <> inside (drop 1 others)
-      _ -> []
+rtsOptions arguments environment = maybe [] words (lookupVariable "GHCRTS" environment) <> optionsAmong (drop 1 arguments)
 
 -- | The allocation area of a program with these options: the one that they ask for, or else the default of the program's
 -- compiler, which a note in a relinked program names.
