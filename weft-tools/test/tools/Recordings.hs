@@ -43,6 +43,15 @@ tests program folder =
           code @?= ExitFailure 2
           contains out why
         readFile file >>= (@?= "earlier"),
+      testCase "arguments that send the log to another file are refused" $ do
+        let script = folder </> "elsewhere.sh"
+        writeFile script ("#!/bin/sh\ntouch " <> folder <> "/was-run\n")
+        callProcess "chmod" ["+x", script]
+        forM_ [(["+RTS", "-N2", "-olelse.eventlog"], True), (["-olives", "+RTS", "-N1", "-RTS", "-olives"], False)] $ \(arguments, refused) -> do
+          (code, out) <- outcome program [] (["trace", "-o", folder </> "elsewhere.eventlog", "--", script] <> arguments)
+          code @?= ExitFailure 2
+          contains out (if refused then "-olelse.eventlog among the program's arguments would send the log to another file" else "wrote no event log")
+          doesFileExist (folder </> "was-run") >>= (@?= not refused),
       testCase "SIGTERM ends the program, which writes its log; the page does not overwrite the recording" $ do
         let file = folder </> "terminated.html"
         (code, said) <- recordingPong file $ \p -> getPid (process p) >>= mapM_ (signalProcess sigTERM)

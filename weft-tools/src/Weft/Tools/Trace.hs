@@ -13,8 +13,9 @@ where
 import Control.Concurrent (newEmptyMVar, takeMVar, threadDelay, tryPutMVar)
 import Control.Concurrent.Async (withAsync)
 import Control.Exception (AsyncException (UserInterrupt), bracket, catch, onException, throwIO, try)
-import Control.Monad (unless, void, when)
+import Control.Monad (forM_, unless, void, when)
 import qualified Data.ByteString as B
+import Data.List (isPrefixOf)
 import qualified Data.Map.Strict as M
 import Data.Maybe (fromMaybe)
 import Data.Text (Text)
@@ -33,7 +34,7 @@ import System.Process (createProcess, delegate_ctlc, getPid, proc, terminateProc
 import Weft.Tools.Bench.Output (checkOutputs, writeOut, writeText)
 import Weft.Tools.Bench.Proc (availableBytes)
 import Weft.Tools.Bench.Table (renderNumber)
-import Weft.Tools.Binary (Linked (..), howLinked, mentions)
+import Weft.Tools.Binary (Linked (..), howLinked, mentions, optionsAmong)
 import Weft.Tools.Trace.Chrome (chromeTrace)
 import Weft.Tools.Trace.Log (End (..), Recording (..), checkLog, readLog)
 import Weft.Tools.Trace.Page (timelinePage)
@@ -87,6 +88,8 @@ record output program arguments = do
           | not (isRegularFile status) -> refuse (T.pack output <> " is not a file")
         Right _ -> pure ()
         Left e -> unless (isDoesNotExistError e) (refuse (T.pack output <> ": " <> T.pack (ioe_description e)))
+      forM_ (filter ("-ol" `isPrefixOf`) (optionsAmong arguments)) $ \elsewhere ->
+        refuse (T.pack elsewhere <> " among the program's arguments would send the log to another file: leave it out, and name the file with weft trace -o FILE")
       -- A symbolic link stays one.
       target <- canonicalizePath output
       content <- B.readFile found
