@@ -7,7 +7,7 @@ import Control.Monad
 import qualified Data.ByteString.Char8 as B
 import Data.Char (isDigit)
 import Data.IORef
-import Data.List (isPrefixOf)
+import Data.List (isInfixOf, isPrefixOf)
 import Data.Time (ZonedTime (zonedTimeToLocalTime), addLocalTime, defaultTimeLocale, formatTime, getZonedTime)
 import Network.Socket
 import Network.Socket.ByteString (recv, sendAll)
@@ -71,6 +71,11 @@ tests program folder =
             (code, out) <- outcome program [] ["top", url port, "--count", "1"]
             code @?= ExitFailure 1
             contains out "/metrics: the page is larger than 16 MiB",
+      testCase "a host without an address" $ do
+        (code, out) <- outcome program [] ["top", "http://no..host", "--count", "1"]
+        code @?= ExitFailure 1
+        contains out "weft top: no..host:80 /metrics: no address: "
+        assertBool out (not ("getAddrInfo" `isInfixOf` out)),
       testCase "a server that does not speak TLS" . answering (pure "") $ \port -> do
         (code, out) <- outcome program [] ["top", "https://127.0.0.1:" <> show port, "--count", "1"]
         code @?= ExitFailure 1

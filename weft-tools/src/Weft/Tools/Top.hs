@@ -224,6 +224,8 @@ readPage trust target =
       | Just code <- ioe_errno e, Errno code == eCONNREFUSED = "no server listens there (connection refused)"
       | isDoesNotExistError e, Just file <- targetUnix target = "there is no socket " <> T.pack file
       | ioe_location e == "Weft.Tls" = tlsReason (ioe_description e) <> (if isPermissionError e then T.pack trustAdvice else "")
+      -- Without the call and its arguments. A host without an address has no number of an error.
+      | isDoesNotExistError e = maybe "no address: " (const "") (ioe_errno e) <> T.pack (ioe_description e)
       | otherwise = T.pack (show e)
     place = maybe (T.pack (targetHost target <> ":" <> targetPort target)) (("unix:" <>) . T.pack) (targetUnix target)
     failed :: Text -> IO Reading
