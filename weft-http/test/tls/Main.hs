@@ -5,10 +5,11 @@ module Main
   )
 where
 
+import qualified Spec.Chains
 import qualified Spec.Peers
 import qualified Spec.Tls
 import Test.Tasty hiding (defaultMain)
 import Weft.Test.Main (defaultMain)
 
 main :: IO ()
-main = defaultMain (localOption (mkTimeout 280000000) (testGroup "tls" [Spec.Tls.tests, Spec.Peers.tests]))
+main = defaultMain (localOption (mkTimeout 280000000) (testGroup "tls" [Spec.Tls.tests, Spec.Peers.tests, Spec.Chains.tests]))

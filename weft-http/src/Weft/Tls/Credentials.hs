@@ -12,7 +12,7 @@ where
 import Control.Concurrent (forkIO, killThread)
 import Control.Concurrent.Chan
 import Control.Exception
-import Control.Monad (unless, void)
+import Control.Monad (filterM, unless, void, zipWithM)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as B8
@@ -22,42 +22,63 @@ import Data.IORef
 import Data.Maybe (listToMaybe)
 import Data.X509
 import Data.X509.CertificateStore (CertificateStore, makeCertificateStore)
-import Data.X509.Memory (readSignedObjectFromMemory)
+import Data.X509.Memory (readKeyFileFromMemory, readSignedObjectFromMemory)
 import Network.TLS
 import Weft.Blocking (blocking)
 import Weft.Duration (seconds)
 import Weft.Timer (within)
 import Weft.Tls.Ciphers (supported)
 
--- | Where to find a certificate and its key, both in PEM. The certificate is followed by the rest of its chain, up to a
--- known authority.
+-- | Where to find a certificate and its key, both in PEM. The certificate comes first; the rest of its chain, up to a
+-- known authority, follows it.
 data CertificateSource
   = -- | The files of the certificate and of the key. A reload reads them again.
     CertificateFiles FilePath FilePath
   | -- | The contents of such files.
     CertificateMemory ByteString ByteString
 
--- | Load a certificate and its key, and check that they match. Throws an 'IOError' that
--- says what is wrong with which file.
+-- | Load a certificate with its chain and its key, and check that the first certificate is that of the key. Throws an
+-- 'IOError' that says what is wrong with which file.
 loadCredential :: CertificateSource -> IO Credential
 loadCredential source = do
-  (chainName, chain, keyName, key) <- case source of
-    CertificateFiles c k -> (\chain key -> (c, chain, k, key)) <$> readFile' c <*> readFile' k
-    CertificateMemory chain key -> pure ("the certificate in memory", chain, "the key in memory", key)
-  holds chainName chain "CERTIFICATE-----" "certificate"
-  holds keyName key "PRIVATE KEY-----" "private key without a password"
-  loaded <- try (evaluate (credentialLoadX509ChainFromMemory chain [] key))
-  credential <- case loaded of
-    Left e -> wrong keyName (" cannot be understood: " <> firstLine (displayException (e :: SomeException)))
-    Right (Left why) -> wrong keyName (" cannot be understood: " <> firstLine why)
-    Right (Right credential) -> pure credential
+  (chainName, chain, keyName, keys) <- case source of
+    CertificateFiles c k -> (\chain keys -> (c, chain, k, keys)) <$> readFile' c <*> readFile' k
+    CertificateMemory chain keys -> pure ("the certificate in memory", chain, "the key in memory", keys)
+  holds keyName keys "PRIVATE KEY-----" "private key without a password"
+  certificates <- case certificateBlocks chain of
+    [] -> wrong chainName " holds no certificate in PEM"
+    blocks -> zipWithM (decoded chainName) [1 ..] blocks
+  found <- try (evaluate (listToMaybe (readKeyFileFromMemory keys)))
+  key <- case found of
+    Left e -> wrong keyName (" cannot be understood: " <> takeWhile (/= '\n') (displayException (e :: SomeException)))
+    Right Nothing -> wrong keyName " cannot be understood"
+    Right (Just key) -> pure key
+  let credential = (CertificateChain certificates, key)
   proved <- provesItself credential
-  unless proved (wrong keyName (" is not the key of the certificate in " <> chainName))
+  unless proved $ do
+    -- RFC 8446, 4.4.2: the sender's certificate comes first.
+    others <- filterM (\(_, other) -> provesItself (CertificateChain [other], key)) (drop 1 (zip [1 :: Int ..] certificates))
+    wrong keyName $ case others of
+      [] -> " is not the key of the certificate in " <> chainName
+      (n, _) : _ -> " is the key of certificate " <> show n <> " in " <> chainName <> "; the certificate of the key must be the first"
   pure credential
   where
     readFile' path = blocking (B.readFile path)
     holds name text mark what = unless (B8.pack mark `B.isInfixOf` text) (wrong name (" holds no " <> what <> " in PEM"))
-    firstLine = takeWhile (/= '\n')
+    decoded :: String -> Int -> ByteString -> IO SignedCertificate
+    decoded name n block = case readSignedObjectFromMemory block of
+      [certificate] -> pure certificate
+      _ -> wrong ("certificate " <> show n <> " in " <> name) " cannot be understood"
+
+-- | The certificates in a text in PEM, in their order. They are decoded one by one: given several, version 1.6 of the
+-- library returns them from the last to the first.
+certificateBlocks :: ByteString -> [ByteString]
+certificateBlocks = filter ((B8.pack "CERTIFICATE-----" `B.isInfixOf`) . B8.takeWhile (/= '\n')) . blocks
+  where
+    begin = B8.pack "-----BEGIN "
+    blocks text = case B.stripPrefix begin (snd (B.breakSubstring begin text)) of
+      Nothing -> []
+      Just found -> let (block, rest) = B.breakSubstring begin found in (begin <> block) : blocks rest
 
 wrong :: String -> String -> IO a
 wrong name what = ioError (userError (name <> what))

@@ -70,7 +70,7 @@ openssl get =
     "openssl"
     [ testCase "only cipher suites with forward secrecy and authenticated encryption" $ do
         files <- get
-        serving files (settingsFor files ["one"]) $ \port _ _ -> do
+        serving (settingsFor files ["one"]) $ \port _ _ -> do
           (_, listed, _) <- run "openssl" ["ciphers", "-v", "ALL:@SECLEVEL=0"] ""
           let suites = [head' (words l) | l <- lines listed, "TLSv1.3" `notElem` words l]
           accepted <- filterM (\suite -> accepts port ["-tls1_2", "-cipher", suite <> ":@SECLEVEL=0"]) suites
@@ -86,7 +86,7 @@ openssl get =
             accepts port [version, "-cipher", "ALL:@SECLEVEL=0"] >>= assertBool version . not,
       testCase "a session is resumed, with TLS 1.2 and 1.3" $ do
         files <- get
-        serving files (settingsFor files ["one"]) $ \port seen _ -> forM_ ["-tls1_2", "-tls1_3"] $ \version -> do
+        serving (settingsFor files ["one"]) $ \port seen _ -> forM_ ["-tls1_2", "-tls1_3"] $ \version -> do
           let kept = folderOf files </> "session" <> version
           _ <- client files port [version, "-sess_out", kept] "hello\n"
           writeIORef seen []
@@ -97,7 +97,7 @@ openssl get =
       testCase "resuming a session does not lengthen its life, and removes no other" $ do
         files <- get
         let settings = (settingsFor files ["one"]) {tlsSessions = 2, tlsSessionLife = seconds 4}
-        serving files settings $ \port seen _ -> do
+        serving settings $ \port seen _ -> do
           let kept name = folderOf files </> "session-" <> name
               resumed name = do
                 writeIORef seen []
@@ -112,7 +112,7 @@ openssl get =
           resumed "a" >>= (@?= [False]),
       testCase "no session is resumed if the server keeps none" $ do
         files <- get
-        serving files (settingsFor files ["one"]) {tlsSessions = 0} $ \port seen _ -> do
+        serving (settingsFor files ["one"]) {tlsSessions = 0} $ \port seen _ -> do
           let kept = folderOf files </> "session-none"
           _ <- client files port ["-tls1_3", "-sess_out", kept] "hello\n"
           _ <- client files port ["-tls1_3", "-sess_in", kept] "hello\n"
@@ -120,7 +120,7 @@ openssl get =
           map securityResumed securities @?= [False, False],
       testCase "each name gets its certificate, an unknown name the first one" $ do
         files <- get
-        serving files (settingsFor files ["one", "two"]) $ \port seen _ ->
+        serving (settingsFor files ["one", "two"]) $ \port seen _ ->
           forM_ (zip [1 ..] [("one.test", "one.test"), ("two.test", "two.test"), ("any.wild.test", "two.test"), ("wild.test", "one.test"), ("unknown.test", "one.test")]) $ \(number, (asked, shown)) -> do
             (_, out, _) <- run "openssl" ["s_client", "-connect", at port, "-servername", asked] ""
             -- Blanks around the equals sign depend on the version of openssl.
@@ -130,7 +130,7 @@ openssl get =
             fmap securityServerName (take 1 securities) @?= [Just (B8.pack asked)],
       testCase "ALPN: the server's preference decides; without a common protocol there is none" $ do
         files <- get
-        serving files (settingsFor files ["one"]) $ \port _ _ -> do
+        serving (settingsFor files ["one"]) $ \port _ _ -> do
           (_, both, _) <- client files port ["-alpn", "http/1.1,h2"] ""
           assertBool both ("ALPN protocol: h2" `isInfixOf` both)
           (_, none, _) <- client files port ["-alpn", "spdy/3"] ""
@@ -138,7 +138,7 @@ openssl get =
       testCase "a required client certificate: valid, missing, expired, of another authority" $ do
         files <- get
         let settings = (settingsFor files ["one"]) {tlsClientCertificates = RequiredClientCertificates (folderOf files </> "ca.pem")}
-        serving files settings $ \port seen _ -> forM_ ["-tls1_2", "-tls1_3"] $ \version -> do
+        serving settings $ \port seen _ -> forM_ ["-tls1_2", "-tls1_3"] $ \version -> do
           let ask name = (\(_, out, _) -> "echo" `isInfixOf` out) <$> client files port (version : credentialsOf files name) "echo\n"
           mapM ask [Just "client", Nothing, Just "expired", Just "foreign"] >>= (@?= [True, False, False, False])
           securities <- readIORef seen
@@ -146,7 +146,7 @@ openssl get =
       testCase "an optional client certificate" $ do
         files <- get
         let settings = (settingsFor files ["one"]) {tlsClientCertificates = OptionalClientCertificates (folderOf files </> "ca.pem")}
-        serving files settings $ \port _ errors -> do
+        serving settings $ \port _ errors -> do
           let ask more name = (\(_, out, _) -> "echo" `isInfixOf` out) <$> client files port (more <> credentialsOf files name) "echo\n"
           let versions = [["-tls1_2"], []]
           forM_ versions $ \version -> mapM (ask version . Just) ["client", "expired"] >>= (@?= [True, False])
@@ -160,7 +160,7 @@ openssl get =
           without @?= [True, True],
       testCase "a handshake that stalls ends with the deadline" $ do
         files <- get
-        serving files (settingsFor files ["one"]) {tlsHandshakeTime = milliseconds 300} $ \port _ errors -> do
+        serving (settingsFor files ["one"]) {tlsHandshakeTime = milliseconds 300} $ \port _ errors -> do
           forM_ [B.empty, B.pack [0x16, 3, 1], B.pack [0x16, 3, 1, 2, 0, 1]] $ \start -> do
             before <- getMonotonicTime
             c <- transportConnect socketTransport noDeadline (SockAddrInet (fromIntegral port) (tupleToHostAddress (127, 0, 0, 1)))
@@ -174,7 +174,7 @@ openssl get =
           map isTimeout seen @?= [True, True, True],
       testCase "a handshake message that its client never ends is refused long before the time limit" $ do
         files <- get
-        serving files (settingsFor files ["one"]) {tlsHandshakeTime = seconds 600} $ \port _ errors -> do
+        serving (settingsFor files ["one"]) {tlsHandshakeTime = seconds 600} $ \port _ errors -> do
           c <- transportConnect socketTransport noDeadline (SockAddrInet (fromIntegral port) (tupleToHostAddress (127, 0, 0, 1)))
           -- Records of 16,000 bytes; the first begins a ClientHello of 16 MB.
           let record bytes = B.pack [0x16, 3, 1, 0x3e, 0x80] <> bytes <> B.replicate (16000 - B.length bytes) 0
@@ -184,7 +184,7 @@ openssl get =
           map isTimeout seen @?= [False],
       testCase "bytes that are not TLS are refused" $ do
         files <- get
-        serving files (settingsFor files ["one"]) $ \port _ errors -> do
+        serving (settingsFor files ["one"]) $ \port _ errors -> do
           c <- transportConnect socketTransport noDeadline (SockAddrInet (fromIntegral port) (tupleToHostAddress (127, 0, 0, 1)))
           connSendBytes c noDeadline (B8.pack "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
           _ <- try (receiveAll c) :: IO (Either IOException B.ByteString)
@@ -241,7 +241,7 @@ openssl get =
       testCase "curl gets a page" $ do
         needProgram "curl"
         files <- get
-        serving files (settingsFor files ["one"]) $ \port _ _ -> do
+        serving (settingsFor files ["one"]) $ \port _ _ -> do
           (code, out, err) <-
             run
               "curl"
@@ -433,16 +433,10 @@ dying sends received = do
     Connection operations s ->
       Connection operations {opReceive = \_ _ -> receive, opSend = \_ _ _ -> send, opSendMany = \_ _ _ -> send} s
 
-at :: Int -> String
-at port = "127.0.0.1:" <> show port
-
 -- | Run openssl's client, which sends a text and reads until the server closes.
 client :: Files -> Int -> [String] -> String -> IO (ExitCode, String, String)
 client files port arguments =
   run "openssl" (["s_client", "-connect", at port, "-servername", "one.test", "-CAfile", folderOf files </> "ca.pem", "-ign_eof"] <> arguments)
-
-run :: FilePath -> [String] -> String -> IO (ExitCode, String, String)
-run program arguments = readProcessWithExitCode "timeout" ("90" : program : arguments)
 
 receiveAll :: Connection -> IO B.ByteString
 receiveAll c = do
@@ -456,35 +450,3 @@ atLeast n recorded = go (3000 :: Int)
     go left = do
       seen <- readIORef recorded
       if length seen >= n || left == 0 then pure seen else threadDelay 10000 >> go (left - 1)
-
--- | Run a server that answers an HTTP request, and echoes anything else. The action gets its port, the clients'
--- security data and the errors, the last one first.
-serving :: Files -> TlsServerSettings -> (Int -> IORef [Security] -> IORef [IOException] -> IO a) -> IO a
-serving _ settings act = do
-  server <- newTlsServer settings
-  seen <- newIORef []
-  errors <- newIORef []
-  l <- transportListen socketTransport loopback
-  let handle' below = do
-        r <- try (tlsAccept server below)
-        case r of
-          Left e -> atomicModifyIORef' errors (\es -> (e : es, ()))
-          Right c -> do
-            forM_ (connSecurity c) (\s -> atomicModifyIORef' seen (\ss -> (s : ss, ())))
-            void (try (answer c) :: IO (Either IOException ()))
-            connClose c
-      answer c = do
-        deadline <- deadlineIn (seconds 3)
-        bytes <- connReceive c deadline 4096
-        unless (B.null bytes) $ do
-          connSendMany c deadline $
-            if B8.pack "GET" `B.isPrefixOf` bytes
-              then [B8.pack "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n", B8.pack "Connection: close\r\n\r\nhello"]
-              else [bytes]
-        connShutdownSend c deadline
-  t <- forkIO (forever (listenerAccept l >>= forkIO . handle'))
-  act (portOf (listenerAddress l)) seen errors `finally` (killThread t >> listenerClose l)
-  where
-    portOf address = case address of
-      SockAddrInet p _ -> fromIntegral p
-      _ -> 0

@@ -1,0 +1,123 @@
+-- |
+-- Certificate chains: a certificate of an authority that itself has its certificate from the trusted one, as most
+-- servers on the Internet have. In what order a file may have them, and in what order they are sent.
+module Spec.Chains
+  ( tests,
+  )
+where
+
+import Control.Concurrent
+import Control.Exception
+import Control.Monad
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Char8 as B8
+import Data.List (isInfixOf)
+import Support
+import System.Exit
+import System.FilePath
+import Test.Tasty
+import Test.Tasty.HUnit hiding (testCase)
+import Weft.Test.Skip
+import Weft.Tls
+import Weft.Transport
+
+tests :: TestTree
+tests = withFiles $ \made -> withResource (made >>= \files -> files <$ makeChain (folderOf files)) (const (pure ())) $ \get ->
+  testGroup
+    "chains"
+    [ testGroup
+        "the leaf comes first in the file and on the wire"
+        [ testCase name $ do
+            files <- get
+            sent <- mapM (B.readFile . (folderOf files </>)) certificates
+            sources <- mapM ($ sourceOf files source) [pure, inMemorySource]
+            forM_ sources $ \s -> do
+              (c, _) <- connectTo (defaultTlsServerSettings {tlsCertificates = [s]}) (trusting files) "leaf.test" >>= either throwIO pure
+              fmap securityPeerCertificates (connSecurity c) @?= Just sent
+          | (name, source, certificates, trusting) <-
+              [ ("with its authority", "full", ["leaf.der", "middle.der"], clientFor),
+                ("with the whole chain", "whole", ["leaf.der", "middle.der", "ca.der"], clientFor),
+                ("between other text, with the key", "commented", ["leaf.der", "middle.der"], clientFor),
+                ("alone", "leaf", ["leaf.der"], \files -> (clientFor files) {tlsTrust = TrustAuthorities (folderOf files </> "middle.pem")})
+              ]
+        ],
+      testCase "openssl and curl accept it, trusting the root only" $ do
+        needProgram "curl"
+        files <- get
+        let ca = folderOf files </> "ca.pem"
+        serving (settingsFor files ["full"]) $ \port _ _ -> forM_ ["-tls1_2", "-tls1_3"] $ \version -> do
+          (code, out, _) <- run "openssl" ["s_client", "-connect", at port, "-servername", "leaf.test", "-verify_return_error", "-CAfile", ca, version] ""
+          (code, "Verify return code: 0 (ok)" `isInfixOf` out) @?= (ExitSuccess, True)
+          let url = "https://leaf.test:" <> show port <> "/"
+          (code', page, err) <- run "curl" ["-sS", "--noproxy", "*", "--http1.1", "--cacert", ca, "--resolve", "leaf.test:" <> show port <> ":127.0.0.1", url] ""
+          (code', page, err) @?= (ExitSuccess, "hello", ""),
+      testCase "a client's chain" $ do
+        files <- get
+        sent <- mapM (B.readFile . (folderOf files </>)) ["leaf.der", "middle.der"]
+        let asking = (settingsFor files ["one"]) {tlsClientCertificates = RequiredClientCertificates (folderOf files </> "ca.pem")}
+            showing name = fmap snd <$> connectTo asking (clientFor files) {tlsClientCertificate = Just (sourceOf files name)} "one.test"
+        s <- showing "full" >>= either throwIO pure
+        fmap securityPeerCertificates (connSecurity s) @?= Just sent
+        -- The server does not know the authority between.
+        showing "leaf" >>= assertBool "accepted" . either (const True) (const False),
+      testGroup
+        "errors"
+        [ testCase name $ do
+            files <- get
+            let path = folderOf files </> source
+            fromFiles <- refused (sourceOf files source)
+            assertBool fromFiles (message (path <> ".pem") (path <> ".key") `isInfixOf` fromFiles)
+            fromMemory <- inMemorySource (sourceOf files source) >>= refused
+            assertBool fromMemory (message "the certificate in memory" "the key in memory" `isInfixOf` fromMemory)
+          | (name, source, message) <-
+              [ ("the leaf is last", "reversed", \chain key -> key <> " is the key of certificate 2 in " <> chain <> "; the certificate of the key must be the first"),
+                ("a key of no certificate", "strange", \chain key -> key <> " is not the key of the certificate in " <> chain),
+                ("a certificate that is damaged", "damaged", \chain _ -> "certificate 2 in " <> chain <> " cannot be understood")
+              ]
+        ],
+      testCase "a reload" $ do
+        files <- get
+        let live name = forM_ [".pem", ".key"] $ \end -> B.readFile (folderOf files </> (name <> end)) >>= B.writeFile (folderOf files </> ("live" <> end))
+        live "leaf"
+        server <- newTlsServer (settingsFor files ["live"])
+        let shown = do
+              (a, b) <- inMemory
+              _ <- forkIO (void (try (tlsAccept server b) :: IO (Either IOException Connection)))
+              c <- tlsConnect (clientFor files) {tlsTrust = TrustAnything} "leaf.test" a
+              maybe [] securityPeerCertificates (connSecurity c) <$ connAbort c
+        sent <- mapM (B.readFile . (folderOf files </>)) ["leaf.der", "middle.der"]
+        shown >>= (@?= take 1 sent)
+        live "full"
+        reloadTlsServer server
+        shown >>= (@?= sent)
+        live "reversed"
+        r <- try (reloadTlsServer server)
+        assertBool "the wrong order" (either (const True) (const False) (r :: Either IOException ()))
+        shown >>= (@?= sent)
+    ]
+
+-- | The error with which a certificate is refused.
+refused :: CertificateSource -> IO String
+refused source = do
+  r <- try (newTlsServer defaultTlsServerSettings {tlsCertificates = [source]})
+  either (\e -> pure (show (e :: IOException))) (const (assertFailure "it was loaded")) r
+
+inMemorySource :: CertificateSource -> IO CertificateSource
+inMemorySource source = case source of
+  CertificateFiles chain key -> CertificateMemory <$> B.readFile chain <*> B.readFile key
+  CertificateMemory _ _ -> pure source
+
+-- | The certificate @leaf@ of the authority @middle@, whose certificate is from @ca@, in files with others.
+makeChain :: FilePath -> IO ()
+makeChain folder = do
+  issue folder "ca" "critical,CA:TRUE" "middle" "middle" "keyUsage=critical,keyCertSign" "-days 30"
+  issue folder "middle" "CA:FALSE" "leaf" "leaf.test" "subjectAltName=DNS:leaf.test" "-days 30"
+  forM_ ["leaf", "middle", "ca"] $ \name -> shell' folder ("openssl x509 -in " <> name <> ".pem -outform DER -out " <> name <> ".der")
+  [leaf, middle, ca, key, other] <- mapM (B.readFile . (folder </>)) ["leaf.pem", "middle.pem", "ca.pem", "leaf.key", "one.key"]
+  let chain name contents with = B.writeFile (folder </> (name <> ".pem")) (B.concat contents) >> B.writeFile (folder </> (name <> ".key")) with
+  chain "full" [leaf, middle] key
+  chain "whole" [leaf, middle, ca] key
+  chain "commented" [B8.pack "The server's:\r\n", leaf, key, B8.pack "subject=middle\n", middle] key
+  chain "reversed" [middle, leaf] key
+  chain "strange" [leaf, middle] other
+  chain "damaged" [leaf, B8.pack "-----BEGIN CERTIFICATE-----\nTWlkZGxl\n-----END CERTIFICATE-----\n"] key
