@@ -43,7 +43,7 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as B8
 import Data.Default.Class (def)
-import Data.Either (rights)
+import Data.Either (fromRight, lefts, rights)
 import Data.IORef
 import Data.Maybe (isNothing)
 import Data.X509
@@ -129,20 +129,30 @@ newTlsServer settings =
       NoClientCertificates -> tlsSessions settings
       _ -> 0
 
--- | Load all files again, for new connections; established ones are not affected. If it throws, the earlier
--- certificates stay in use.
-reloadTlsServer :: TlsServer -> IO ()
-reloadTlsServer server = load (serverSettings server) >>= writeIORef (serverLoaded server)
+-- | Load all files again, for new connections; established ones are not affected. Each certificate, and the authorities
+-- of clients, are replaced only if they can be loaded. Returns the errors of those that stay as they were.
+reloadTlsServer :: TlsServer -> IO [IOException]
+reloadTlsServer server = do
+  credentials <- mapM (try . loadCredential) (tlsCertificates settings)
+  authorities <- try (loadClientAuthorities settings)
+  atomicModifyIORef' (serverLoaded server) $ \(Loaded old oldAuthorities) ->
+    (Loaded (zipWith fromRight old credentials) (fromRight oldAuthorities authorities), ())
+  pure (lefts credentials <> lefts [authorities])
+  where
+    settings = serverSettings server
 
 load :: TlsServerSettings -> IO Loaded
 load settings = do
   when (null (tlsCertificates settings)) (ioError (userError "Weft.Tls: a server needs a certificate"))
-  Loaded <$> mapM loadCredential (tlsCertificates settings) <*> case tlsClientCertificates settings of
-    NoClientCertificates -> pure Nothing
-    OptionalClientCertificates path -> Just <$> loadAuthorities path
-    RequiredClientCertificates path -> Just <$> loadAuthorities path
-    OptionalClientCertificatesMemory text -> Just <$> authoritiesFrom text
-    RequiredClientCertificatesMemory text -> Just <$> authoritiesFrom text
+  Loaded <$> mapM loadCredential (tlsCertificates settings) <*> loadClientAuthorities settings
+
+loadClientAuthorities :: TlsServerSettings -> IO (Maybe ([SignedCertificate], CertificateStore))
+loadClientAuthorities settings = case tlsClientCertificates settings of
+  NoClientCertificates -> pure Nothing
+  OptionalClientCertificates path -> Just <$> loadAuthorities path
+  RequiredClientCertificates path -> Just <$> loadAuthorities path
+  OptionalClientCertificatesMemory text -> Just <$> authoritiesFrom text
+  RequiredClientCertificatesMemory text -> Just <$> authoritiesFrom text
 
 -- | A server with the sessions and certificates of the given one, but without one of its application protocols.
 withoutProtocol :: ByteString -> TlsServer -> TlsServer

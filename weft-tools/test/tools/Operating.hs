@@ -191,22 +191,41 @@ tests program =
         get port "/healthz" >>= (@?= 404) . status,
       testCase "HTTPS, and SIGHUP after the certificate was replaced" . inFolder $ \folder -> do
         let file name = folder </> name
-            make name = void $ callSilently "openssl" ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=" <> name, "-addext", "subjectAltName=DNS:localhost", "-keyout", file "key.pem", "-out", file "chain.pem"]
-            ask port = callSilently "curl" ["-sS", "--noproxy", "*", "--max-time", "20", "--cacert", file "chain.pem", "https://localhost:" <> show port <> "/"]
-        make "first"
+            ask = homeOf folder "chain.pem" "localhost"
+            make = selfSigned folder "localhost" "key.pem" "chain.pem"
+        make
         config folder ["port: 0", "host: localhost", "certificate: " <> file "chain.pem", "key: " <> file "key.pem"]
         run folder [] $ \p -> do
           port <- portOf p
           ask port >>= (@?= "<p>home</p>")
-          make "second"
+          make
           send' sigHUP p
           hGetLine (output p) >>= (@?= "weft: reloaded")
           ask port >>= (@?= "<p>home</p>")
           writeFile (file "spoiled") "" >> renameFile (file "spoiled") (file "key.pem")
           send' sigHUP p
-          warned p "the certificate stays as it was"
+          warned p ("a certificate stays as it was: " <> file "key.pem")
           hGetLine (output p) >>= (@?= "weft: reloaded")
           ask port >>= (@?= "<p>home</p>"),
+      testCase "SIGHUP: a certificate that cannot be read is named, and the others are replaced" . inFolder $ \folder -> do
+        let make name = selfSigned folder (name <> ".test") (name <> ".key") (name <> ".pem")
+            names = ["a", "b", "c"]
+            files name = "{certificate: " <> folder </> name <> ".pem, key: " <> folder </> name <> ".key}"
+        mapM_ make names
+        config folder (["port: 0", "hosts:"] <> ["  " <> name <> ".test: " <> files name | name <- names])
+        run folder [] $ \p -> do
+          port <- portOf p
+          mapM_ make names
+          copyFile (folder </> "b.pem") (folder </> "b.new")
+          writeFile (folder </> "b.pem") "junk"
+          send' sigHUP p
+          warned p ("a certificate stays as it was: " <> folder </> "b.pem holds no certificate in PEM")
+          hGetLine (output p) >>= (@?= "weft: reloaded")
+          forM_ ["a", "c"] $ \name -> homeOf folder (name <> ".pem") (name <> ".test") port >>= (@?= "<p>home</p>")
+          renameFile (folder </> "b.new") (folder </> "b.pem")
+          send' sigHUP p
+          hGetLine (output p) >>= (@?= "weft: reloaded")
+          homeOf folder "b.pem" "b.test" port >>= (@?= "<p>home</p>"),
       testCase "a log that cannot be written blocks neither a reload nor the shutdown" . inFolder $ \folder -> do
         createNamedPipe (folder </> "pipe") 0o600
         withFile (folder </> "pipe") ReadWriteMode $ \_ -> run folder ["--port", "0", "--log", folder </> "pipe"] $ \p -> do
@@ -356,6 +375,16 @@ listening = do
   bind s (SockAddrInet 0 (tupleToHostAddress (127, 0, 0, 1)))
   listen s 64
   pure s
+
+-- | Make a certificate for a name, by itself, and its key: files in the folder.
+selfSigned :: FilePath -> String -> FilePath -> FilePath -> IO ()
+selfSigned folder name key chain =
+  void $ callSilently "openssl" ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=test", "-addext", "subjectAltName=DNS:" <> name, "-keyout", folder </> key, "-out", folder </> chain]
+
+-- | The home page of a host, by HTTPS, from a server that has the certificate in this file.
+homeOf :: FilePath -> FilePath -> String -> PortNumber -> IO String
+homeOf folder chain name port =
+  callSilently "curl" ["-sS", "--noproxy", "*", "--max-time", "20", "--cacert", folder </> chain, "--resolve", name <> ":" <> show port <> ":127.0.0.1", "https://" <> name <> ":" <> show port <> "/"]
 
 callSilently :: FilePath -> [String] -> IO String
 callSilently command arguments = do

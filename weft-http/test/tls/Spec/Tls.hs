@@ -204,16 +204,36 @@ openssl get =
               (,) c <$> takeMVar accepted
         (c, s) <- connectAs "one.test"
         copyFile (there "two.pem") (there "live.pem") >> copyFile (there "two.key") (there "live.key")
-        reloadTlsServer server
+        reloadTlsServer server >>= (@?= [])
         (c2, _) <- connectAs "two.test"
         connSendBytes c noDeadline (B8.pack "still")
         connReceive s noDeadline 10 >>= (@?= "still") . B8.unpack
         mapM_ connClose [c, s, c2]
         writeFile (there "live.pem") "rubbish"
-        r <- try (reloadTlsServer server) :: IO (Either IOException ())
-        assertBool "a reload of rubbish" (either (const True) (const False) r)
+        failed <- reloadTlsServer server
+        map ((there "live.pem" `isInfixOf`) . show) failed @?= [True]
         (c3, _) <- connectAs "two.test"
         connClose c3,
+      testCase "a reload replaces what can be loaded, and names the rest" $ do
+        files <- get
+        let there name = folderOf files </> name
+            put from to = forM_ [".pem", ".key"] $ \end -> copyFile (there (from <> end)) (there (to <> end))
+        put "one" "first" >> put "one" "second" >> copyFile (there "ca.pem") (there "clients.pem")
+        server <- newTlsServer (settingsFor files ["first", "second"]) {tlsClientCertificates = RequiredClientCertificates (there "clients.pem")}
+        let accepts' name authority own = do
+              (a, b) <- inMemory
+              accepted <- newEmptyMVar
+              _ <- forkIO (try (tlsAccept server b) >>= putMVar accepted)
+              _ <- try (tlsConnect (clientFor files) {tlsTrust = TrustAuthorities (there authority), tlsClientCertificate = Just (sourceOf files own)} name a) :: IO (Either IOException Connection)
+              either (const False :: IOException -> Bool) (const True) <$> takeMVar accepted
+        put "two" "first" >> writeFile (there "second.key") "rubbish" >> copyFile (there "ca2.pem") (there "clients.pem")
+        failed <- reloadTlsServer server
+        map ((there "second.key" `isInfixOf`) . show) failed @?= [True]
+        mapM (\(name, own) -> accepts' name "ca.pem" own) [("two.test", "foreign"), ("one.test", "foreign"), ("two.test", "client")] >>= (@?= [True, True, False])
+        writeFile (there "first.pem") "rubbish" >> put "two" "second" >> writeFile (there "clients.pem") "rubbish"
+        again <- reloadTlsServer server
+        [or [there name `isInfixOf` show e | e <- again] | name <- ["first.pem", "second.pem", "clients.pem"]] @?= [True, False, True]
+        accepts' "two.test" "ca.pem" "foreign" >>= (@?= True),
       testCase "a certificate from memory; a key of another certificate is refused" $ do
         files <- get
         let there name = B.readFile (folderOf files </> name)

@@ -13,7 +13,7 @@ import Control.Concurrent.Async (mapConcurrently)
 import Control.Concurrent.Chan
 import Control.Concurrent.MVar
 import Control.Exception (catch, displayException, try)
-import Control.Monad (forM_, unless, void, when)
+import Control.Monad (forM_, unless, void, when, (<=<))
 import Data.List (intercalate, isPrefixOf, isSuffixOf)
 import qualified Data.Map.Strict as Map
 import Data.Maybe (isNothing)
@@ -220,7 +220,7 @@ reload process old settings = do
   notify Reloading
   -- A log that cannot be written must not block the events of the server.
   attempt "the log" (within (seconds 5) (reopenSite (processSite process)) >>= maybe (ioError (userError "it takes no lines")) pure)
-  attempt "the certificate" (mapM_ reloadTlsServer (processTls process))
+  mapM_ (mapM_ (kept "a certificate") <=< reloadTlsServer) (processTls process)
   loaded <- load (processArguments process)
   next <- case loaded of
     Left why -> (old, settings) <$ logWarning (why <> "; the settings stay as they were")
@@ -235,7 +235,8 @@ reload process old settings = do
           pure (given, sourcesMain sources)
   next <$ notify Ready
   where
-    attempt what act = try act >>= either (\e -> logWarning (what <> " stays as it was: " <> explained e)) pure
+    attempt what act = try act >>= either (kept what) pure
+    kept what e = logWarning (what <> " stays as it was: " <> explained e)
     place name setting = if null name then setting else "hosts." <> name <> "." <> setting
     -- Hosts inherit the server's settings; a change of these is reported once.
     own names = [n | n <- names, not ("hosts." `isPrefixOf` n) || any (`isSuffixOf` n) [".certificate", ".key"]]

@@ -83,7 +83,7 @@ notes =
       <> "A request for another host gets the settings of the whole file, or 421 if these have no folder. A host without a folder only redirects. "
       <> "A certificate of one host makes the whole server speak HTTPS.",
     "SIGHUP reads the file again, with its folders, hosts and passwords, reopens the log and reloads the certificates. If the file has an error, the settings stay as they were. "
-      <> "The server reports settings that need a restart.",
+      <> "A certificate that cannot be loaded is named and stays as it was; the others are replaced. The server reports settings that need a restart.",
     "SIGTERM and Ctrl-C shut the server down: it accepts no new connections, finishes requests in progress for at most --drain seconds, and exits with 0. "
       <> "A second signal ends it at once.",
     "Under systemd the server uses the sockets that it is given (LISTEN_FDS) and reports when it is ready (NOTIFY_SOCKET).",
