@@ -226,6 +226,27 @@ tests program =
           send' sigHUP p
           hGetLine (output p) >>= (@?= "weft: reloaded")
           homeOf folder "b.pem" "b.test" port >>= (@?= "<p>home</p>"),
+      testCase "SIGHUP reports the settings that need a restart, until they are as they were, and no others" . inFolder $ \folder -> do
+        selfSigned folder "localhost" "key.pem" "chain.pem"
+        let certificate = "certificate: " <> folder </> "chain.pem, key: " <> folder </> "key.pem"
+            whole = ["port: 0", "listing: true", "certificate: " <> folder </> "chain.pem", "key: " <> folder </> "key.pem", "hosts:"]
+            before = whole <> ["  a.test: {" <> certificate <> "}"]
+        config folder before
+        run folder [] $ \p -> do
+          _ <- portOf p
+          let reloads content expected = do
+                config folder content
+                send' sigHUP p
+                forM_ expected $ \names -> hGetLine (errors p) >>= (@?= "weft serve: a restart is needed to change " <> names)
+                hGetLine (output p) >>= (@?= "weft: reloaded")
+          -- A host that has its certificate from the whole file needs no restart. The next warning shows that there was none.
+          reloads (before <> ["  b.test: {listing: false}"]) []
+          reloads (whole <> ["  b.test: {listing: false}"]) (Just "hosts.a.test.certificate hosts.a.test.key")
+          reloads (whole <> ["  b.test: {" <> certificate <> "}"]) (Just "hosts.a.test.certificate hosts.a.test.key hosts.b.test.certificate hosts.b.test.key")
+          reloads ("timeout: 5" : before) (Just "timeout")
+          reloads ("timeout: 5" : before) (Just "timeout")
+          reloads before []
+          reloads ("cores: 1" : before) (Just "cores"),
       testCase "a log that cannot be written blocks neither a reload nor the shutdown" . inFolder $ \folder -> do
         createNamedPipe (folder </> "pipe") 0o600
         withFile (folder </> "pipe") ReadWriteMode $ \_ -> run folder ["--port", "0", "--log", folder </> "pipe"] $ \p -> do

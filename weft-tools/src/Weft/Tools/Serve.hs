@@ -14,7 +14,7 @@ import Control.Concurrent.Chan
 import Control.Concurrent.MVar
 import Control.Exception (catch, displayException, try)
 import Control.Monad (forM_, unless, void, when, (<=<))
-import Data.List (intercalate, isPrefixOf, isSuffixOf)
+import Data.List (intercalate)
 import qualified Data.Map.Strict as Map
 import Data.Maybe (isNothing)
 import Data.String (fromString)
@@ -60,7 +60,7 @@ data Event = ShutDown | Reload | ListenerFailed !(Maybe IOException)
 
 serve :: Arguments -> IO ()
 serve given = do
-  Loaded fromFile sources <- load given >>= either (refuse 2) pure
+  Loaded values sources <- load given >>= either (refuse 2) pure
   let settings = sourcesMain sources
   when (argumentCheck given) (check sources)
   mapM_ (either (refuse 1) pure) =<< mapM folderExists (foldersOf sources)
@@ -85,7 +85,7 @@ serve given = do
           announce sources choice (not (null inherited)) addresses
           forM_ (server : redirecting) (\s -> void (forkIO (try (waitServer s) >>= writeChan events . ListenerFailed . either Just (const Nothing))))
           notify Ready
-          running (Process given site tls (server : redirecting) events) fromFile settings
+          running (Process given values site tls (server : redirecting) events) settings
   where
     cannot e = refuse 1 (explained e)
     portIn addresses = case [fromIntegral p | Just p <- map portNumber addresses] of
@@ -139,19 +139,21 @@ withRedirecting settings options app act
 -- | The parts of a running server.
 data Process = Process
   { processArguments :: Arguments,
+    -- | The values with which it was started, for those that a reload cannot change.
+    processValues :: Values,
     processSite :: Site,
     processTls :: Maybe TlsServer,
     processServers :: [Server],
     processEvents :: Chan Event
   }
 
--- | Handle events until the server shuts down. The arguments are what was given, and the settings made of it.
-running :: Process -> Map.Map String Given -> Settings -> IO ()
-running process given settings = do
+-- | Handle events until the server shuts down.
+running :: Process -> Settings -> IO ()
+running process settings = do
   event <- readChan (processEvents process)
   case event of
     ListenerFailed why -> logError ("weft: the listening socket failed" <> maybe "" ((": " <>) . ioe_description) why) >> exitWith (ExitFailure 1)
-    Reload -> reload process given settings >>= uncurry (running process)
+    Reload -> reload process settings >>= running process
     ShutDown -> do
       notify Stopping
       siteEnds (processSite process)
@@ -159,8 +161,11 @@ running process given settings = do
       clean <- and <$> mapConcurrently (`drainServer` drain settings) (processServers process)
       unless clean (logInfo ("weft: some requests did not end in " <> show (toSeconds (drain settings)) <> " seconds and were dropped"))
 
--- | The given values by name, and by host and name, with the settings made of them.
-data Loaded = Loaded (Map.Map String Given) Sources
+-- | The given values: of the whole server, by the empty name, and the own values of each host, by its name.
+type Values = Map.Map String Given
+
+-- | The given values, with the settings made of them.
+data Loaded = Loaded Values Sources
 
 -- | Read the settings. 'Left' is an error message.
 load :: Arguments -> IO (Either String Loaded)
@@ -176,7 +181,7 @@ load given = do
     let sources = Sources settings virtual
     consistent sources
     withoutEffect (argumentGiven given) (configGiven config)
-    pure (Loaded (Map.insert "" whole hosts) sources)
+    pure (Loaded (Map.insert "" whole (configHosts config)) sources)
   where
     wrong place = either (\(name, why) -> Left (place <> name <> ": " <> why)) Right
 
@@ -215,31 +220,36 @@ consistent sources
     hosts = sourcesHosts sources
 
 -- | Read the settings again and reopen the files. If a part fails, it is reported and stays as it was.
-reload :: Process -> Map.Map String Given -> Settings -> IO (Map.Map String Given, Settings)
-reload process old settings = do
+reload :: Process -> Settings -> IO Settings
+reload process settings = do
   notify Reloading
   -- A log that cannot be written must not block the events of the server.
   attempt "the log" (within (seconds 5) (reopenSite (processSite process)) >>= maybe (ioError (userError "it takes no lines")) pure)
   mapM_ (mapM_ (kept "a certificate") <=< reloadTlsServer) (processTls process)
   loaded <- load (processArguments process)
   next <- case loaded of
-    Left why -> (old, settings) <$ logWarning (why <> "; the settings stay as they were")
-    Right (Loaded given sources) -> do
+    Left why -> settings <$ logWarning (why <> "; the settings stay as they were")
+    Right (Loaded values sources) -> do
       changed <- try (changeSite (processSite process) sources)
       case changed of
-        Left e -> (old, settings) <$ logWarning (explained e <> "; the settings stay as they were")
+        Left e -> settings <$ logWarning (explained e <> "; the settings stay as they were")
         Right () -> do
-          let fixed = concat [map (place name) (restartNeeded (Map.findWithDefault Map.empty name old) new) | (name, new) <- Map.toList given]
-          unless (null fixed) (logWarning ("a restart is needed to change " <> unwords (own fixed)))
+          let fixed = unchangeable (processValues process) values
+          unless (null fixed) (logWarning ("a restart is needed to change " <> unwords fixed))
           logInfo "weft: reloaded"
-          pure (given, sourcesMain sources)
+          pure (sourcesMain sources)
   next <$ notify Ready
   where
     attempt what act = try act >>= either (kept what) pure
     kept what e = logWarning (what <> " stays as it was: " <> explained e)
-    place name setting = if null name then setting else "hosts." <> name <> "." <> setting
-    -- Hosts inherit the server's settings; a change of these is reported once.
-    own names = [n | n <- names, not ("hosts." `isPrefixOf` n) || any (`isSuffixOf` n) [".certificate", ".key"]]
+
+-- | The names of the settings that differ and need a restart. A host that there is no more, or was not before, has no
+-- values.
+unchangeable :: Values -> Values -> [String]
+unchangeable old new = [place name <> setting | name <- Map.keys (Map.union old new), setting <- restartNeeded (valuesOf name old) (valuesOf name new)]
+  where
+    valuesOf = Map.findWithDefault Map.empty
+    place name = if null name then "" else "hosts." <> name <> "."
 
 -- | Check the files that the settings name, report, and exit.
 check :: Sources -> IO a
