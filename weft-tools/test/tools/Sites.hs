@@ -22,6 +22,8 @@ tests program =
     [ redirects program,
       none program,
       withoutEffect program,
+      everyError program,
+      twice program,
       onlyRedirects program,
       exceptions program
     ]
@@ -66,7 +68,54 @@ withoutEffect program =
             ("listen and port", ["folder: /tmp", "port: 1", "listen: ':0'"], [], "so --port cannot be given as well"),
             ("--listen and --host", ["folder: /tmp"], ["--listen", ":0", "--host", "127.0.0.1"], "so --host cannot be given as well"),
             ("listen in the file and --port", ["folder: /tmp", "listen: ':0'"], ["--port", "1"], "so --port cannot be given as well"),
+            ("https-redirect on an address of listen", ["folder: /tmp", "certificate: /a", "key: /a", "listen: ':81'", "https-redirect: '127.0.0.1:81'"], [], "--https-redirect has an address of --listen"),
             ("a host's certificate with the key of the whole file", ["folder: /tmp", "certificate: /a", "key: /a", "hosts:", "  a.example: {certificate: /b}"], [], "hosts.a.example: a certificate needs its key")
+          ]
+    ]
+
+everyError :: FilePath -> TestTree
+everyError program = testCase "--check reports every error of a file" . inFolder $ \folder -> do
+  let check content expected = do
+        config folder content
+        (code, out) <- outcome program [] ["serve", "--config", folder </> "weft.yaml", "--check"]
+        mapM_ (contains out) expected
+        (code, length (lines out)) @?= (ExitFailure 2, length expected)
+  check
+    ["folder: /tmp", "port: x", "timeout: y", "timeout: z", "redirect: [a, /b=/c, d]", "prot: 1", "index:", "hosts:", "  a.example: {trust: w, cache: v}", "  'b:1': {port: 1}", "  c: 1"]
+    [ "yaml:2: port: expected",
+      "timeout is given twice",
+      "yaml:3: timeout: expected",
+      "yaml:5: redirect: expected '/old=/new' or '/old=/new STATUS', not \"a\"; expected '/old=/new' or '/old=/new STATUS', not \"d\"",
+      "yaml:6: prot: unknown setting",
+      "yaml:7: index: it has no value",
+      "hosts.a.example.trust: expected",
+      "hosts.a.example.cache: expected",
+      "hosts.b:1: expected a host name without a port",
+      "hosts.b:1.port: this setting is for the whole server",
+      "hosts.c: expected a mapping"
+    ]
+  check
+    ["folder: /tmp", "key: /a", "stack: 'tun:x,10.0.0.1'", "host: 127.0.0.2", "hosts:", "  a.example: {certificate: /b, redirect: /c=/d}"]
+    ["a key needs its certificate", "hosts.a.example: a certificate needs its key", "--stack has an address, so --host cannot be given as well"]
+
+twice :: FilePath -> TestTree
+twice program =
+  testGroup
+    "--check refuses what is given twice"
+    [ testCase (name <> ": " <> show values) . inFolder $ \folder -> do
+        let answers (code, out) = (code, part `isInfixOf` out) @?= (if null part then ExitSuccess else ExitFailure 2, True)
+            check content options = config folder content >> outcome program [] (["serve", folder, "--config", folder </> "weft.yaml", "--check"] <> options)
+        check [name <> ": " <> show values] [] >>= answers
+        check [] (concat [["--" <> name, value] | value <- values]) >>= answers
+      | (name, part, values) <-
+          [ ("listen", "\":80\" and \"*:80\" cannot both be listened on", ["127.0.0.1:81", ":80", "*:80"]),
+            ("listen", "cannot both be listened on", ["127.0.0.1:80", ":80"]),
+            ("listen", "cannot both be listened on", ["unix:/tmp/a", "unix:/tmp/a"]),
+            ("listen", "", [":0", ":0", "127.0.0.1:80", "127.0.0.1:81", "127.0.0.2:80", "unix:/tmp/a", "unix:/tmp/b"]),
+            ("redirect", "\"/a=/b\" and \"/a=/c 301\" are for the same path", ["/a=/b", "/a=/c 301"]),
+            ("redirect", "", ["/a/=/b", "/a/*=/b"]),
+            ("error-page", "\"404=/a\" and \"404=/index.html\" are for the same status", ["404=/a", "404=/index.html"]),
+            ("error-page", "", ["404=/index.html", "403=/index.html"])
           ]
     ]
 

@@ -14,9 +14,10 @@ import Control.Concurrent.Chan
 import Control.Concurrent.MVar
 import Control.Exception (catch, displayException, try)
 import Control.Monad (forM_, unless, void, when, (<=<))
+import Data.Bifunctor (first)
 import Data.List (intercalate)
 import qualified Data.Map.Strict as Map
-import Data.Maybe (isNothing)
+import Data.Maybe (isJust, isNothing)
 import Data.String (fromString)
 import GHC.IO.Exception (IOException (ioe_description))
 import Network.Wai (Application)
@@ -46,6 +47,7 @@ import Weft.Tools.Serve.Settings
 import Weft.Tools.Serve.Site
 import Weft.Tools.Serve.Stack
 import Weft.Tools.Serve.Systemd
+import Weft.Tools.Serve.Values (overlap)
 import Weft.Watchdog (setWatchdog)
 
 -- | The subcommand. The argument is true if a shell asks for completions.
@@ -60,7 +62,7 @@ data Event = ShutDown | Reload | ListenerFailed !(Maybe IOException)
 
 serve :: Arguments -> IO ()
 serve given = do
-  Loaded values sources <- load given >>= either (refuse 2) pure
+  Loaded values sources <- load given >>= either (\faults -> mapM_ logWarning faults >> exitWith (ExitFailure 2)) pure
   let settings = sourcesMain sources
   when (argumentCheck given) (check sources)
   mapM_ (either (refuse 1) pure) =<< mapM folderExists (foldersOf sources)
@@ -167,30 +169,26 @@ type Values = Map.Map String Given
 -- | The given values, with the settings made of them.
 data Loaded = Loaded Values Sources
 
--- | Read the settings. 'Left' is an error message.
-load :: Arguments -> IO (Either String Loaded)
+-- | Read the settings. 'Left' is the error messages.
+load :: Arguments -> IO (Either [String] Loaded)
 load given = do
   file <- maybe (pure (Right noConfig)) readConfig (argumentConfig given)
   pure $ do
     config <- file
     let whole = Map.union (argumentGiven given) (configGiven config)
-        hosts = fmap (`Map.union` whole) (configHosts config)
-    settings <- wrong "" (settingsFrom whole)
-    mapM_ (uncurry paired) (("", whole) : [("hosts." <> name <> ": ", own) | (name, own) <- Map.toList (configHosts config)])
-    virtual <- Map.traverseWithKey (\name -> wrong ("hosts." <> name <> ".") . settingsFrom) hosts
-    let sources = Sources settings virtual
-    consistent sources
-    withoutEffect (argumentGiven given) (configGiven config)
-    pure (Loaded (Map.insert "" whole (configHosts config)) sources)
-  where
-    wrong place = either (\(name, why) -> Left (place <> name <> ": " <> why)) Right
+        values = Map.insert "" whole (configHosts config)
+    sources <- first (map (\(name, why) -> name <> ": " <> why)) $ do
+      settings <- settingsFrom whole
+      -- The file's values are right each for itself.
+      Sources settings <$> mapM (settingsFrom . (`Map.union` whole)) (configHosts config)
+    case concatMap (uncurry paired) (Map.toList values) <> inconsistent sources <> withoutEffect (argumentGiven given) (configGiven config) of
+      [] -> Right (Loaded values sources)
+      faults -> Left faults
 
--- | Check that no address is given that 'listens' would override, on the command line or in the file. On the command
--- line, 'listens' overrides the addresses of the file.
-withoutEffect :: Given -> Given -> Either String ()
-withoutEffect onLine inFile = case filter (`Map.member` single) ["host", "port"] of
-  name : _ -> Left ("--listen is instead of --host and --port, so --" <> name <> " cannot be given as well")
-  [] -> Right ()
+-- | The address that is given although 'listens' overrides it, on the command line or in the file. On the command line,
+-- 'listens' overrides the addresses of the file.
+withoutEffect :: Given -> Given -> [String]
+withoutEffect onLine inFile = ["--listen is instead of --host and --port, so --" <> name <> " cannot be given as well" | name <- take 1 (filter (`Map.member` single) ["host", "port"])]
   where
     single
       | listening onLine = onLine
@@ -198,26 +196,32 @@ withoutEffect onLine inFile = case filter (`Map.member` single) ["host", "port"]
       | otherwise = Map.empty
     listening = maybe False (not . null) . Map.lookup "listen"
 
--- | Check that a certificate has its key. A host has both from one place: not one of them from the whole file.
-paired :: String -> Given -> Either String ()
-paired place own = case (Map.member "certificate" own, Map.member "key" own) of
-  (True, False) -> Left (place <> "a certificate needs its key: --key")
-  (False, True) -> Left (place <> "a key needs its certificate: --certificate")
-  _ -> Right ()
+-- | What is missing of a certificate and its key. A host has both from one place: not one of them from the whole file.
+paired :: String -> Given -> [String]
+paired name own = case (Map.member "certificate" own, Map.member "key" own) of
+  (True, False) -> [place <> "a certificate needs its key: --key"]
+  (False, True) -> [place <> "a key needs its certificate: --certificate"]
+  _ -> []
+  where
+    place = if null name then "" else "hosts." <> name <> ": "
 
--- | Checks that concern several settings.
-consistent :: Sources -> Either String ()
-consistent sources
-  | Nothing <- folder settings, Map.null hosts = Left "no folder: give weft serve DIR, or 'folder' in the configuration file"
-  | name : _ <- [name | (name, s) <- Map.toList hosts, isNothing (folder s), null (redirects s)] = Left ("hosts." <> name <> ": no folder, and no redirect")
-  | null (certificatesOf sources), not (null (httpsRedirect settings)) = Left "--https-redirect needs a certificate, as there is no HTTPS without one: --certificate, --key"
-  | Just _ <- stack settings, not (null (listens settings)) = Left "--stack has one address, so --listen cannot be given as well"
-  | Just _ <- stack settings, host settings /= host defaults = Left "--stack has an address, so --host cannot be given as well"
-  | Just _ <- stack settings, not (null (httpsRedirect settings)) = Left "--https-redirect listens on the kernel's network, so it cannot be given with --stack"
-  | otherwise = Right ()
+-- | Errors that concern several settings.
+inconsistent :: Sources -> [String]
+inconsistent sources =
+  concat
+    [ ["no folder: give weft serve DIR, or 'folder' in the configuration file" | isNothing (folder settings), Map.null hosts],
+      ["hosts." <> name <> ": no folder, and no redirect" | (name, s) <- Map.toList hosts, isNothing (folder s), null (redirects s)],
+      ["--https-redirect needs a certificate, as there is no HTTPS without one: --certificate, --key" | null (certificatesOf sources), redirecting],
+      ["--https-redirect has an address of --listen" | or [overlap a b | a <- listens settings, b <- httpsRedirect settings]],
+      ["--stack has one address, so --listen cannot be given as well" | stacked, not (null (listens settings))],
+      ["--stack has an address, so --host cannot be given as well" | stacked, host settings /= host defaults],
+      ["--https-redirect listens on the kernel's network, so it cannot be given with --stack" | stacked, redirecting]
+    ]
   where
     settings = sourcesMain sources
     hosts = sourcesHosts sources
+    redirecting = not (null (httpsRedirect settings))
+    stacked = isJust (stack settings)
 
 -- | Read the settings again and reopen the files. If a part fails, it is reported and stays as it was.
 reload :: Process -> Settings -> IO Settings
@@ -228,7 +232,7 @@ reload process settings = do
   mapM_ (mapM_ (kept "a certificate") <=< reloadTlsServer) (processTls process)
   loaded <- load (processArguments process)
   next <- case loaded of
-    Left why -> settings <$ logWarning (why <> "; the settings stay as they were")
+    Left faults -> settings <$ logWarning (intercalate "; " faults <> "; the settings stay as they were")
     Right (Loaded values sources) -> do
       changed <- try (changeSite (processSite process) sources)
       case changed of
@@ -328,8 +332,8 @@ onSignals :: Chan Event -> IO ()
 onSignals events = do
   ending <- newEmptyMVar
   let told = do
-        first <- tryPutMVar ending ()
-        if first then writeChan events ShutDown else exitImmediately (ExitFailure 130)
+        isFirst <- tryPutMVar ending ()
+        if isFirst then writeChan events ShutDown else exitImmediately (ExitFailure 130)
   forM_ [sigTERM, sigINT] (`on` told)
   sigHUP `on` writeChan events Reload
   where

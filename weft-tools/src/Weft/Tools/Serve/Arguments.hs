@@ -76,7 +76,7 @@ flagOf r = case settingShape r of
 notes :: [String]
 notes =
   [ "--version prints the version.",
-    "--check checks the settings and, if these are right, the folders, certificates, passwords, error pages and the log. It reports every error, creates no file, and exits with 0 or 2.",
+    "--check checks the values of the settings; if these are right, whether they fit together; and if they do, the folders, certificates, passwords, error pages and the log. Of each of the three it reports every error. It creates no file, and exits with 0 or 2.",
     "--config FILE reads settings from a YAML file. Its keys are 'folder' and the names of the flags, without the dashes; a flag that can be repeated may have a list. "
       <> "The command line overrides the file. The key 'hosts' maps host names, or '*.' and a host name, to settings of their own "
       <> "(folder, certificate, key, and those under 'What is served'), which override all others: 'none' turns off the fallback or basic-auth of the whole file. "

@@ -12,18 +12,20 @@ module Weft.Tools.Serve.Config
   )
 where
 
+import Control.Applicative.Lift (Errors, failure, runErrors)
 import Control.Exception (IOException, try)
-import Control.Monad (forM, forM_, unless)
+import Control.Monad (unless)
 import Data.Aeson (Value (..), encode)
 import qualified Data.Aeson.Key as Key
 import qualified Data.Aeson.KeyMap as K
 import Data.Aeson.Types (formatPath)
+import Data.Bifunctor (first)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import qualified Data.ByteString.Lazy.Char8 as L
 import Data.Char (toLower)
-import Data.Foldable (toList)
-import Data.List (intercalate, sort)
+import Data.Foldable (toList, traverse_)
+import Data.List (intercalate, sort, sortOn)
 import qualified Data.Map.Strict as Map
 import qualified Data.Text as T
 import qualified Data.Yaml as Y
@@ -43,21 +45,22 @@ data Config = Config
 noConfig :: Config
 noConfig = Config Map.empty Map.empty
 
--- | Read a configuration file. 'Left' is an error message with the file, the line and, if the file is YAML, the
+-- | Read a configuration file. 'Left' is the error messages, each with the file, the line and, if the file is YAML, the
 -- wrong key.
-readConfig :: FilePath -> IO (Either String Config)
+readConfig :: FilePath -> IO (Either [String] Config)
 readConfig path = do
   -- The library reports every file that it cannot open as not found.
   readable <- blocking (try (B.readFile path))
   case readable of
-    Left e -> pure (Left (path <> ": " <> ioe_description (e :: IOException)))
+    Left e -> pure (Left [path <> ": " <> ioe_description (e :: IOException)])
     Right text -> do
       decoded <- blocking (Y.decodeFileWithWarnings path)
       pure $ case decoded of
-        Left e -> Left (path <> ": " <> unwords (words (Y.prettyPrintParseException e)))
-        Right (warnings, value) -> either (Left . explained (C.lines text)) Right (understand warnings value)
+        Left e -> Left [path <> ": " <> unwords (words (Y.prettyPrintParseException e))]
+        Right (warnings, value) -> first (map snd . sortOn fst . map (explained (C.lines text))) (runErrors (understand warnings value))
   where
-    explained file (keys, why) = path <> maybe "" ((':' :) . show) (lineOf keys file) <> ": " <> intercalate "." keys <> (if null keys then "" else ": ") <> why
+    explained file (keys, why) =
+      let line = lineOf keys file in (line, path <> maybe "" ((':' :) . show) line <> ": " <> intercalate "." keys <> (if null keys then "" else ": ") <> why)
 
 -- | The line of a value, given the keys that lead to it: the first line that begins with the first key, then the first
 -- line after it that begins with the next key, and so on.
@@ -73,31 +76,37 @@ lineOf keys file = go keys (zip [1 ..] file) Nothing
 -- | The path of keys to an error, and its reason.
 type Wrong = ([String], String)
 
-understand :: [Y.Warning] -> Value -> Either Wrong Config
-understand warnings value = do
-  unless (null warnings) (Left ([], intercalate "; " (map duplicate warnings)))
-  object <- case value of
-    Null -> Right K.empty
-    Object object -> Right object
-    _ -> Left ([], "expected a mapping from settings to values")
-  given <- settingsOf (const True) (K.delete (Key.fromString "hosts") object)
-  hosts <- case K.lookup (Key.fromString "hosts") object of
-    Nothing -> Right []
-    Just (Object names) -> do
-      let spelled = Map.fromListWith (<>) [(canonical name, [name]) | name <- map Key.toString (K.keys names)]
-      forM_ [group | group@(_ : _ : _) <- Map.elems spelled] $ \group ->
-        Left (["hosts"], intercalate " and " (sort group) <> " are the same host")
-      forM (K.toList names) $ \(name, content) ->
-        either (\(keys, why) -> Left ("hosts" : Key.toString name : keys, why)) (Right . (,) (canonical (Key.toString name))) (hostOf (Key.toString name) content)
-    Just _ -> Left (["hosts"], "expected a mapping from host names to their settings")
-  pure (Config given (Map.fromList hosts))
+wrong :: String -> Errors [Wrong] a
+wrong why = failure [([], why)]
+
+-- | The errors are below this key.
+below :: String -> Errors [Wrong] a -> Errors [Wrong] a
+below k = either (failure . map (first (k :))) pure . runErrors
+
+understand :: [Y.Warning] -> Value -> Errors [Wrong] Config
+understand warnings value =
+  traverse_ (wrong . duplicate) warnings *> case value of
+    Null -> settings K.empty
+    Object object -> settings object
+    _ -> wrong "expected a mapping from settings to values"
   where
     duplicate (Y.DuplicateKey place) = drop 2 (formatPath place) <> " is given twice"
-    hostOf name content = do
-      unless (validHost name) (Left ([], "expected a host name without a port, or *. and a host name"))
-      case content of
-        Object object -> settingsOf ofHost object
-        _ -> Left ([], "expected a mapping from settings to values")
+    settings object = Config <$> settingsOf (const True) (K.delete hostsKey object) <*> maybe (pure Map.empty) (below "hosts" . hostsOf) (K.lookup hostsKey object)
+    hostsKey = Key.fromString "hosts"
+
+-- | The settings of hosts by name.
+hostsOf :: Value -> Errors [Wrong] (Map.Map String Given)
+hostsOf value = case value of
+  Object names -> traverse_ same (spellings (map Key.toString (K.keys names))) *> (Map.fromList <$> traverse host' [(Key.toString k, v) | (k, v) <- K.toList names])
+  _ -> wrong "expected a mapping from host names to their settings"
+  where
+    spellings names = [group | group@(_ : _ : _) <- Map.elems (Map.fromListWith (<>) [(canonical name, [name]) | name <- names])]
+    same group = wrong (intercalate " and " (sort group) <> " are the same host") :: Errors [Wrong] ()
+    host' (name, content) = below name ((,) (canonical name) <$ valid name <*> hostOf content)
+    valid name = unless (validHost name) (wrong "expected a host name without a port, or *. and a host name")
+    hostOf content = case content of
+      Object object -> settingsOf ofHost object
+      _ -> wrong "expected a mapping from settings to values"
     validHost name = case if take 2 name == "*." then drop 2 (canonical name) else canonical name of
       '[' : address -> take 1 (reverse address) == "]" && all (`elem` ("0123456789abcdef:." :: String)) (init address)
       n -> not (null n) && all (`elem` (['a' .. 'z'] <> ['0' .. '9'] <> ".-_")) n
@@ -107,13 +116,12 @@ understand warnings value = do
       n -> reverse n
 
 -- | The values of a mapping. The predicate selects the settings that it may contain.
-settingsOf :: (Setting -> Bool) -> K.KeyMap Value -> Either Wrong Given
-settingsOf may object = do
-  given <- forM (K.toList object) $ \(k, v) ->
-    let name = Key.toString k in either (inKey name) (Right . (,) name) (entry may name v)
-  Map.fromList given <$ either (uncurry inKey) Right (settingsFrom (Map.fromList given))
+settingsOf :: (Setting -> Bool) -> K.KeyMap Value -> Errors [Wrong] Given
+settingsOf may object = (Map.fromList <$> traverse texts entries) <* either (failure . map (first pure)) pure (settingsFrom readable)
   where
-    inKey name why = Left ([name], why)
+    entries = [(name, entry may name v) | (k, v) <- K.toList object, let name = Key.toString k]
+    texts (name, found) = below name ((,) name <$> either wrong pure found)
+    readable = Map.fromList [(name, given) | (name, Right given) <- entries]
 
 -- | The texts of a key's value.
 entry :: (Setting -> Bool) -> String -> Value -> Either String [String]

@@ -27,9 +27,10 @@ module Weft.Tools.Serve.Settings
   )
 where
 
-import Control.Monad (foldM)
 import Data.ByteString (ByteString)
-import Data.List (find)
+import Data.Either (partitionEithers)
+import Data.Function (on)
+import Data.List (find, foldl', intercalate, tails)
 import qualified Data.Map.Strict as Map
 import Network.HTTP.Types (Header)
 import Weft.AccessLog (LogFormat (..))
@@ -173,9 +174,9 @@ table =
     fixed Where "stack" (One "tun:NAME,ADDRESS") "Use weft's own TCP/IP stack instead of the kernel's, with this address on this TUN device (none)" $
       one stackFrom (\v s -> s {stack = Just v}),
     fixed Where "listen" (Many "ADDRESS") "Address to listen on, instead of --host and --port, which cannot be given as well: 192.0.2.1:80, [2001:db8::1]:80, :80 for every address, unix:/run/weft.sock" $
-      several listenAddress (\v s -> s {listens = v}),
+      distinct " cannot both be listened on" overlap listenAddress (\v s -> s {listens = v}),
     fixed Where "https-redirect" (Many "ADDRESS") "Also listen here without TLS, and redirect all requests to HTTPS, except those below /.well-known/acme-challenge/" $
-      several listenAddress (\v s -> s {httpsRedirect = v}),
+      distinct " cannot both be listened on" overlap listenAddress (\v s -> s {httpsRedirect = v}),
     fixed Where "proxy-protocol" (OneOf "WHETHER" (map fst announcements)) "Whether connections begin with a header of the PROXY protocol, version 1 or 2: none, optional or required (none)" $
       one (among announcements) (\v s -> s {proxyProtocol = v}),
     fixed Where "trusted-proxy" (Many "CIDR") "Addresses of proxies whose X-Forwarded-For fields or PROXY protocol headers are trusted: 10.0.0.0/8, ::1, unix" $
@@ -197,11 +198,11 @@ table =
     live What "header" (Many "FIELD") "Field to add to every response of the site, as 'Name: value'. Content-Type, Cache-Control, Server and Access-Control-Allow-Origin replace the server's own; fields that describe a file or the connection are refused" $
       several headerField (\v s -> s {headers = v}),
     live What "error-page" (Many "STATUS=PATH") "Page to send with this status, 400 or higher, as 404=/404.html. Requests that are refused before a host is chosen get the built-in text: 400, 414, 417, 431, 501 and 505 for what is not valid HTTP or above a limit, 421 for a host that is not known, 429" $
-      several errorPage (\v s -> s {errorPages = v}),
+      distinct " are for the same status" ((==) `on` fst) errorPage (\v s -> s {errorPages = v}),
     live What "fallback" (Optional "PATH") "File to send, with status 200, for every path that does not exist, except below /.well-known/acme-challenge/; single-page applications use /index.html (none)" $
       oneOrNone sitePath (\v s -> s {fallback = v}),
     live What "redirect" (Many "RULE") "Redirect a path: '/old=/new' or '/old=/new STATUS' (302). '/old/*=/new/*' redirects all paths with this prefix. The target may be a URL. Paths are compared as those of files are: decoded, and with one slash for several" $
-      several redirectRule (\v s -> s {redirects = v}),
+      distinct " are for the same path" ((==) `on` \r -> (redirectFrom r, redirectPrefix r)) redirectRule (\v s -> s {redirects = v}),
     live What "compress" Switch "Compress text files of 1 KiB to 1 MiB by gzip, if there is no compressed file beside them" $
       switch (\v s -> s {compress = v}),
     live What "cors-origin" (Many "ORIGIN") "Allow pages of this origin to read responses, as https://example.org; '*' means every origin" $
@@ -271,7 +272,15 @@ oneOrNone :: Reader a -> (Maybe a -> Settings -> Settings) -> [String] -> Settin
 oneOrNone reader = one (\text -> if text == "none" then Right Nothing else Just <$> reader text)
 
 several :: Reader a -> ([a] -> Settings -> Settings) -> [String] -> Settings -> Either String Settings
-several reader set values settings = (`set` settings) <$> mapM reader values
+several = distinct "" (\_ _ -> False)
+
+-- | Several values, of which no two may be in conflict; the text says what is wrong with two that are.
+distinct :: String -> (a -> a -> Bool) -> Reader a -> ([a] -> Settings -> Settings) -> [String] -> Settings -> Either String Settings
+distinct wrong conflict reader set texts settings = case partitionEithers (map reader texts) of
+  ([], values)
+    | (a, b) : _ <- [(a, b) | (a, x) : rest <- tails (zip texts values), (b, y) <- rest, conflict x y] -> Left (show a <> " and " <> show b <> wrong)
+    | otherwise -> Right (set values settings)
+  (faults, _) -> Left (intercalate "; " faults)
 
 switch :: (Bool -> Settings -> Settings) -> [String] -> Settings -> Either String Settings
 switch = one (among [("true", True), ("false", False)])
@@ -284,13 +293,18 @@ limit reader set = one reader (\v s -> s {limits = set v (limits s)})
 -- | The given values, by the setting's name, in the order in which they were given.
 type Given = Map.Map String [String]
 
--- | The settings, or the name of a wrong value and what was expected.
-settingsFrom :: Given -> Either (String, String) Settings
-settingsFrom given = foldM apply defaults table
+-- | The settings, or for each wrong value its name and what was expected.
+settingsFrom :: Given -> Either [(String, String)] Settings
+settingsFrom given = case foldl' apply ([], defaults) table of
+  ([], settings) -> Right settings
+  (faults, _) -> Left (reverse faults)
   where
-    apply settings row = case Map.lookup (settingName row) given of
-      Nothing -> Right settings
-      Just values -> either (Left . (,) (settingName row)) Right (settingApply row values settings)
+    apply (faults, settings) row = case settingApply row <$> Map.lookup name given <*> Just settings of
+      Nothing -> (faults, settings)
+      Just (Left why) -> ((name, why) : faults, settings)
+      Just (Right applied) -> (faults, applied)
+      where
+        name = settingName row
 
 -- | The names of the settings that differ and need a restart.
 restartNeeded :: Given -> Given -> [String]

@@ -26,6 +26,7 @@ module Weft.Tools.Serve.Values
     -- * Addresses
     Listen (..),
     listenAddress,
+    overlap,
     Proxy (..),
     proxyAddress,
 
@@ -173,6 +174,12 @@ listenAddress text = case text of
     portNumber port
       | not (null port), all isDigit port = range 0 65535 port
       | otherwise = Left ("expected a port after the last colon of " <> show text)
+
+-- | Whether the system refuses to listen on both. With port 0 it chooses another port for each.
+overlap :: Listen -> Listen -> Bool
+overlap a b = case (a, b) of
+  (ListenTcp x p, ListenTcp y q) -> p == q && p /= 0 && (x == y || Nothing `elem` [x, y])
+  _ -> a == b
 
 -- | A proxy whose statements about its clients are trusted.
 data Proxy
