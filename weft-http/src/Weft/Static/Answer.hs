@@ -24,6 +24,7 @@ import Weft.File (File, readAt, withFileFd)
 import Weft.Http.Conditional
 import Weft.Http.FileResponse (withOpenFile)
 import Weft.Static.Accept (weightOf, weighted)
+import Weft.Static.Boundary (newBoundary)
 import Weft.Static.File
 import Weft.Static.Folders (Coding (Gzip), codingName)
 import Weft.Static.OpenFiles (briefly, withPermit)
@@ -80,7 +81,8 @@ answerAs again judged root request r respond = case judged of
       | again > 0 = rootAgain root (again - 1) request respond
       | otherwise = respond (plain serviceUnavailable503 [("Retry-After", "1")])
     multiple several = do
-      let (fields, total, open) = multipart (lookup hContentType headers) size several
+      boundary <- newBoundary
+      let (fields, total, open, closing) = multipart boundary (lookup hContentType headers) size several
           given' = (hContentType, fields) : (hContentLength, number total) : without [hContentLength, hContentType] headers
           finish = BB.byteString closing
       case resourceBody r of
@@ -137,10 +139,10 @@ plain status headers =
   where
     text = number (toInteger (statusCode status)) <> " " <> statusMessage status <> "\n"
 
--- | The content type of a multipart response (RFC 9110, 14.6), its length, and the text before
--- each part.
-multipart :: Maybe ByteString -> Integer -> [Extent] -> (ByteString, Integer, Extent -> ByteString)
-multipart mime size several = ("multipart/byteranges; boundary=" <> boundary, total, open)
+-- | The content type of a multipart response with that boundary (RFC 9110, 14.6), its length, and the texts before
+-- each part and after the last one.
+multipart :: ByteString -> Maybe ByteString -> Integer -> [Extent] -> (ByteString, Integer, Extent -> ByteString, ByteString)
+multipart boundary mime size several = ("multipart/byteranges; boundary=" <> boundary, total, open, closing)
   where
     open range =
       B.concat $
@@ -148,10 +150,7 @@ multipart mime size several = ("multipart/byteranges; boundary=" <> boundary, to
           <> maybe [] (\m -> ["Content-Type: ", m, "\r\n"]) mime
           <> ["Content-Range: ", contentRange range size, "\r\n\r\n"]
     total = sum [toInteger (B.length (open range)) + count | range@(Extent _ count) <- several] + toInteger (B.length closing)
-
-boundary, closing :: ByteString
-boundary = "weft-part-4f1d0c6a9e2b73"
-closing = "\r\n--" <> boundary <> "--\r\n"
+    closing = "\r\n--" <> boundary <> "--\r\n"
 
 contentRange :: Extent -> Integer -> ByteString
 contentRange (Extent from count) size = B.concat ["bytes ", number from, "-", number (from + count - 1), "/", number size]

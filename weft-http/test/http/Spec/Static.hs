@@ -10,10 +10,11 @@ import Configurations
 import Control.Concurrent (threadDelay)
 import Control.Concurrent.Async (mapConcurrently_)
 import Control.Exception (bracket, bracket_)
-import Control.Monad (forM_, replicateM_, unless, void, when)
+import Control.Monad (forM_, replicateM, replicateM_, unless, void, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
+import Data.List (nub)
 import Data.Maybe (fromMaybe)
 import qualified Data.Text as T
 import qualified Data.Text.Encoding as T
@@ -267,6 +268,16 @@ tests on =
               bytes from count = B.take count (B.drop from (filler n))
           forM_ [(0, 2), (500, 4), (n - 2, 2)] $ \(from, count) ->
             assertBool "a part is missing" ((C.pack (show (from + count - 1)) <> "/" <> size <> "\r\n\r\n" <> bytes from count <> "\r\n--") `B.isInfixOf` body),
+      testOn on "each response with several ranges has a boundary of its own, which no file can contain" . site id $ \folder port -> forM_ [1000, 600000] $ \n -> do
+        B.writeFile (folder </> show n) (filler n)
+        withClient port $ \client -> do
+          boundaries <- replicateM 10 $ do
+            ask client ("/" <> C.pack (show n)) ["Range: bytes=0-1,500-503"]
+            several <- hearAnswer client
+            let boundary = snd (C.breakEnd (== '=') (fromMaybe "" (header "content-type" several)))
+            (answerStatus several, ("\r\n--" <> boundary <> "--\r\n") `B.isSuffixOf` answerBody several) @?= (206, True)
+            pure boundary
+          (length (nub boundaries), length (nub (map B.length boundaries))) @?= (10, 1),
       testOn on "precompressed variants" . site id $ \folder port -> do
         B.writeFile (folder </> "s.js") "plain"
         B.writeFile (folder </> "s.js.gz") "gzipped"
