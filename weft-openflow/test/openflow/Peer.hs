@@ -11,6 +11,7 @@ module Peer
     sendBytes,
     sendMessageOf,
     answerRoles,
+    confirming,
     expect,
     nextFrom,
     nextWithin,
@@ -25,8 +26,9 @@ module Peer
 where
 
 import Control.Concurrent (threadDelay)
+import Control.Concurrent.Async (withAsync)
 import Control.Exception (IOException, bracket, try)
-import Control.Monad (unless)
+import Control.Monad (unless, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.IORef
@@ -103,6 +105,21 @@ nextWithin most p@(Peer s ref roles) = do
         Just (Left e) -> Nothing <$ pure (e :: IOException)
         Just (Right "") -> pure Nothing
         Just (Right b) -> writeIORef ref (bytes <> b) >> nextWithin most p
+
+-- | Run an action. Meanwhile receive messages, and answer each BARRIER_REQUEST. Returns the received messages, too.
+confirming :: Peer -> IO a -> IO (a, [Message])
+confirming p act = do
+  received <- newIORef []
+  let answering =
+        nextFrom p
+          >>= mapM_
+            ( \(h, m) -> do
+                modifyIORef' received (m :)
+                when (m == BarrierRequest) (sendMessageOf (if headerVersion h == 1 then V10 else V13) (headerXid h) BarrierReply p)
+                answering
+            )
+  a <- withAsync answering (const act)
+  (,) a . reverse <$> readIORef received
 
 -- | The first message that a function accepts. Others are skipped.
 expect :: String -> (Message -> Maybe a) -> Peer -> IO (Header, a)

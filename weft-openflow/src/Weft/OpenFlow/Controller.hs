@@ -39,6 +39,7 @@ module Weft.OpenFlow.Controller
 
     -- * Sending
     sendMessage,
+    sendConfirmed,
     RequestFailure (..),
     setRole,
   )
@@ -48,7 +49,7 @@ import Control.Applicative ((<|>))
 import Control.Concurrent (killThread)
 import Control.Concurrent.MVar
 import Control.Exception (bracket, bracket_, finally)
-import Control.Monad (forM_, forever, unless, void)
+import Control.Monad (foldM, forM_, forever, unless, void)
 import Data.IORef
 import qualified Data.Map.Strict as Map
 import Data.Maybe (fromMaybe, isJust)
@@ -158,22 +159,29 @@ askSwitch c d request = do
   maybe (pure (Left NotConnected)) (\s -> ask c s request) found
 
 ask :: Controller -> Session -> StatsRequest -> IO (Either RequestFailure [StatsReply])
-ask c s request = do
-  xid <- nextXid s
+ask c s request = awaitReply c s [StatsRequestMessage request] (\parts -> not (null parts) && all (answers request) parts)
+
+-- | Send messages, and wait at most 5 seconds for a reply to the last one or an ERROR for any of them. The predicate
+-- accepts the parts of a reply with statistics; the reply to a barrier has none.
+awaitReply :: Controller -> Session -> [Message] -> ([StatsReply] -> Bool) -> IO (Either RequestFailure [StatsReply])
+awaitReply c s messages expected = do
+  numbered <- mapM (\message -> (\xid -> (xid, message)) <$> nextXid s) messages
   var <- newEmptyMVar
-  let change f = atomicModifyIORef' (sessionAsking s) (\m -> (f m, ()))
-  bracket_ (change (Map.insert xid (Asking 0 [] var))) (change (Map.delete xid)) $ do
+  let asking = Map.fromList [(xid, Asking 0 [] var) | (xid, _) <- numbered]
+      change f = atomicModifyIORef' (sessionAsking s) (\m -> (f m, ()))
+      sendNext before (xid, message) = either (pure . Left) (\() -> sendTo s xid message) before
+  bracket_ (change (Map.union asking)) (change (`Map.difference` asking)) $ do
     -- Requests that are pending when a session leaves are completed. It may have left before this one was added.
     now <- Map.lookup (featuresDatapath (sessionFeatures s)) <$> readIORef (controllerSessions c)
     if fmap sessionNumber now /= Just (sessionNumber s)
       then pure (Left NotConnected)
       else do
-        sent <- sendTo s xid (StatsRequestMessage request)
+        sent <- foldM sendNext (Right ()) numbered
         case sent of
           Left why -> pure (Left why)
           Right () -> maybe (Left NoReply) (maybe (Left NotConnected) (>>= checked)) <$> within (seconds 5) (takeMVar var)
   where
-    checked parts = if all (answers request) parts then Right parts else Left OtherReply
+    checked parts = if expected parts then Right parts else Left OtherReply
 
 -- | Whether a reply has the statistics that were requested.
 answers :: StatsRequest -> StatsReply -> Bool
@@ -237,6 +245,13 @@ sendMessage :: Controller -> DatapathId -> Message -> IO (Either RequestFailure 
 sendMessage c d message = do
   found <- Map.lookup d <$> readIORef (controllerSessions c)
   maybe (pure (Left NotConnected)) (\s -> nextXid s >>= \xid -> sendTo s xid message) found
+
+-- | Send messages to a switch, and wait at most 5 seconds until it has processed them: a BARRIER_REQUEST follows. If it
+-- answers any of them with an ERROR, the result is 'RepliedError'; the others may have taken effect.
+sendConfirmed :: Controller -> DatapathId -> [Message] -> IO (Either RequestFailure ())
+sendConfirmed c d messages = do
+  found <- Map.lookup d <$> readIORef (controllerSessions c)
+  maybe (pure (Left NotConnected)) (\s -> void <$> awaitReply c s (messages <> [BarrierRequest]) null) found
 
 -- | Set this controller's role at a switch, with the generation ID of the election; see 'settingsRole'.
 setRole :: Controller -> DatapathId -> Role -> Word64 -> IO ()

@@ -33,7 +33,7 @@ where
 
 import Control.Concurrent.MVar
 import Control.Exception (bracket, evaluate)
-import Control.Monad (forever, void, when)
+import Control.Monad (forever, when)
 import Data.Aeson
 import Data.Aeson.Encoding (encodingToLazyByteString)
 import qualified Data.Aeson.KeyMap as KeyMap
@@ -177,10 +177,9 @@ onSwitch c d version method what request = case (method, what) of
           Just bytes -> case eitherDecodeStrict bytes >>= flowFromJson version command of
             Left why -> pure (failed status400 (reason why))
             Right flow -> do
-              sent <- sendMessage c d (FlowModMessage flow)
               -- The deletion of all flows includes the flow by which a switch of 1.3 reports packets.
-              when (sent == Right () && version == V13 && flowCommand flow == FlowDelete && null (flowMatch flow)) (void (sendMessage c d tableMissFlow))
-              pure (either unanswered (const (answer done (object ["sent" .= True]))) sent)
+              let again = [tableMissFlow | version == V13, flowCommand flow == FlowDelete, null (flowMatch flow)]
+              either unanswered (const (answer done (object ["sent" .= True]))) <$> sendConfirmed c d (FlowModMessage flow : again)
 
 -- | The response to a request that the switch did not receive or did not answer.
 unanswered :: RequestFailure -> Response

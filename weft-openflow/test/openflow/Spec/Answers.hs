@@ -34,6 +34,7 @@ tests =
     "answers of the northbound interface"
     [ testGroup "a slave" [slave V10, slave V13],
       testGroup "a switch that refuses" [wrongAnswer version what | version <- [V10, V13], what <- wrongAnswers version],
+      testGroup "changes of flows" [confirmed version what | version <- [V10, V13], what <- flowChanges],
       noCounter
     ]
 
@@ -101,6 +102,28 @@ wrongAnswer version (what, bytes, reason) = testCase (show version <> ": " <> wh
     sendBytes p (bytes (headerXid h))
     (status, said) <- wait result
     assertEqual (show said) (502, True) (status, reason `B.isInfixOf` said)
+
+-- | A method, the flow, and the status if the switch accepts it. A deletion of all flows adds one with 1.3.
+flowChanges :: [(Method, L.ByteString, Int)]
+flowChanges = [("POST", "{\"priority\":7}", 201), ("DELETE", "{\"priority\":7}", 200), ("DELETE", "{}", 200)]
+
+-- | The switch has accepted a change if it answers the following BARRIER_REQUEST and has sent no ERROR for the change.
+-- Errors for other messages do not matter.
+confirmed :: Version -> (Method, L.ByteString, Int) -> TestTree
+confirmed version (method, flow, accepted) = testCase (show version <> ": " <> BC.unpack method <> " " <> show flow) . withSwitch defaultSettings {settingsPortStats = Nothing} version $ \c p asked -> do
+  eventually "the role is known" (all infoActive <$> connectedSwitches c)
+  let change respond = withAsync (asked method "/v1/switches/1/flows" flow) $ \result -> do
+        (h, _) <- expect "the change" (\case FlowModMessage f | flowPriority f == 7 || flowCommand f == FlowDelete && flowCookieMask f == 0 -> Just (); _ -> Nothing) p
+        (b, _) <- expect "the barrier" (\m -> if m == BarrierRequest then Just () else Nothing) p
+        () <- respond (headerXid h) (headerXid b)
+        wait result
+      failure xid = sendMessageOf version xid (Error 5 1 "") p
+      barrier xid = sendMessageOf version xid BarrierReply p
+  (status, _) <- change (\_ b -> failure 255 >> barrier b)
+  status @?= accepted
+  forM_ [\h b -> failure h >> barrier b, \_ b -> failure b] $ \refusal -> do
+    (refused, said) <- change refusal
+    assertEqual (show said) (502, True) (refused, "ERROR, type 5, code 1" `B.isInfixOf` said)
 
 -- | Both specifications: all ones in a counter say that the switch does not have it.
 noCounter :: TestTree

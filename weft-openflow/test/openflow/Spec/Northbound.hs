@@ -1,4 +1,3 @@
-{-# LANGUAGE LambdaCase #-}
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
@@ -142,15 +141,12 @@ network = testCase "the network as JSON" . withNetwork $ \_ _ port _ _ -> do
 
 flows :: TestTree
 flows = testCase "flows are added, deleted and asked for" . withNetwork $ \_ _ port one _ -> do
-  (created, _) <- send "POST" port "{\"priority\":7,\"match\":{\"eth_type\":2048,\"ipv4_dst\":\"10.1.0.0/16\",\"ip_proto\":6,\"tcp_dst\":80},\"actions\":[{\"output\":2}]}"
+  ((created, _), added) <- confirming one . send "POST" port $ "{\"priority\":7,\"match\":{\"eth_type\":2048,\"ipv4_dst\":\"10.1.0.0/16\",\"ip_proto\":6,\"tcp_dst\":80},\"actions\":[{\"output\":2}]}"
   created @?= 201
-  (_, f) <- expect "the flow" (\case FlowModMessage f | flowPriority f == 7 -> Just f; _ -> Nothing) one
-  (flowCommand f, flowMatch f) @?= (FlowAdd, [EthType 0x800, IpProtocol 6, Ipv4Dst 0x0a010000 0xffff0000, TcpDst 80])
-  flowInstructions f @?= [ApplyActions [output (PortNo 2)]]
-  (deleted, _) <- send "DELETE" port "{\"match\":{\"eth_dst\":\"02:00:00:00:00:02\"}}"
+  [(flowCommand f, flowMatch f, flowInstructions f) | FlowModMessage f <- added, flowPriority f == 7] @?= [(FlowAdd, [EthType 0x800, IpProtocol 6, Ipv4Dst 0x0a010000 0xffff0000, TcpDst 80], [ApplyActions [output (PortNo 2)]])]
+  ((deleted, _), got) <- confirming one $ send "DELETE" port "{\"match\":{\"eth_dst\":\"02:00:00:00:00:02\"}}"
   deleted @?= 200
-  (_, g) <- expect "the deletion" (\case FlowModMessage g | flowCommand g == FlowDelete -> Just g; _ -> Nothing) one
-  flowMatch g @?= [EthDst (MacAddress 0x020000000002)]
+  [flowMatch g | FlowModMessage g <- got, flowCommand g == FlowDelete] @?= [[EthDst (MacAddress 0x020000000002)]]
   -- A switch of 1.0 would delete all flows.
   forM_ ["{\"actions\":[{\"output\":2}]}", "{\"idle_timeout\":5}", "{\"cookie\":7}", "{\"table\":1}"] $ \body -> do
     (status, said) <- send "DELETE" port body
@@ -169,15 +165,15 @@ allFlows = testCase "a switch of 1.3 whose flows are all deleted still reports p
   side <- newNorthbound LocalClients c
   Http.withServer (Http.setHost "127.0.0.1" (Http.setPort 0 Http.defaultSettings)) (northbound side) $ \server -> case Http.serverAddress server of
     SockAddrInet port _ -> do
-      let delete body = fst <$> request "DELETE" (fromIntegral port) "/v1/switches/1/flows" (Just body) [(hContentType, "application/json")]
-      delete "{\"actions\":[{\"output\":2}]}" >>= (@?= 400)
-      delete "{\"cookie\":7}" >>= (@?= 200)
-      (_, some) <- expect "the deletion by a cookie" (\case FlowModMessage f | flowCommand f == FlowDelete -> Just f; _ -> Nothing) p
-      (flowMatch some, flowCookie some, flowCookieMask some) @?= ([], 7, maxBound)
-      delete "{}" >>= (@?= 200)
-      void (expect "the deletion" (\case FlowModMessage f | flowCommand f == FlowDelete -> Just (); _ -> Nothing) p)
-      (_, f) <- expect "the flow for packets without one" (\case FlowModMessage f -> Just f; _ -> Nothing) p
-      (flowCommand f, flowPriority f, flowMatch f, flowInstructions f) @?= (FlowAdd, 0, [], [ApplyActions [output portController]])
+      let delete expected body = do
+            ((status, _), got) <- confirming p (request "DELETE" (fromIntegral port) "/v1/switches/1/flows" (Just body) [(hContentType, "application/json")])
+            status @?= expected
+            pure (dropWhile ((/= FlowDelete) . flowCommand) [f | FlowModMessage f <- got])
+      delete 400 "{\"actions\":[{\"output\":2}]}" >>= (@?= []) . map flowMatch
+      some <- delete 200 "{\"cookie\":7}"
+      [(flowMatch f, flowCookie f, flowCookieMask f) | f <- take 1 some] @?= [([], 7, maxBound)]
+      allOfThem <- delete 200 "{}"
+      [(flowCommand f, flowPriority f, flowMatch f, flowInstructions f) | f <- drop 1 allOfThem] @?= [(FlowAdd, 0, [], [ApplyActions [output portController]])]
     _ -> assertFailure "no port"
 
 refusals :: TestTree
@@ -229,7 +225,7 @@ prerequisites = testCase "a field without its prerequisites is refused" . forM_ 
     side <- newNorthbound LocalClients c
     Http.withServer (Http.setHost "127.0.0.1" (Http.setPort 0 Http.defaultSettings)) (northbound side) $ \s -> case Http.serverAddress s of
       SockAddrInet port _ -> do
-        let asked match = fst <$> request "POST" (fromIntegral port) "/v1/switches/1/flows" (Just ("{\"match\":{" <> match <> "}}")) [(hContentType, "application/json")]
+        let asked match = fst . fst <$> confirming p (request "POST" (fromIntegral port) "/v1/switches/1/flows" (Just ("{\"match\":{" <> match <> "}}")) [(hContentType, "application/json")])
             answers expected = mapM_ (\match -> asked match >>= assertEqual (show (version, match)) expected)
             ip = "\"eth_type\":2048,"
             arp = "\"eth_type\":2054,\"ipv4_src\":\"10.0.0.1\""
@@ -253,26 +249,26 @@ heads = testCase "HEAD is GET without a body, and a wrong method is told the rig
     (statusCode (Client.responseStatus r), lookup "Allow" (Client.responseHeaders r)) @?= (405, Just methods)
 
 -- | Run with a switch of that version that has a master. The arguments: the status and the text of the answer to a
--- request that adds a flow, and the peer.
-withOne :: Version -> ((L.ByteString -> RequestHeaders -> IO (Int, String)) -> Peer -> IO a) -> IO a
+-- request that adds a flow.
+withOne :: Version -> ((L.ByteString -> RequestHeaders -> IO (Int, String)) -> IO a) -> IO a
 withOne version act = withTestController (patient defaultSettings {settingsPortStats = Nothing}) $ \c address -> withPeer address $ \p -> do
   switchHandshake c version 1 p
   eventually "the role is known" (all infoActive <$> connectedSwitches c)
   side <- newNorthbound LocalClients c
   Http.withServer (Http.setHost "127.0.0.1" (Http.setPort 0 Http.defaultSettings)) (northbound side) $ \s -> case Http.serverAddress s of
-    SockAddrInet port _ -> act (\body headers -> fmap BC.unpack <$> request "POST" (fromIntegral port) "/v1/switches/1/flows" (Just body) headers) p
+    SockAddrInet port _ -> act (\body headers -> fmap BC.unpack . fst <$> confirming p (request "POST" (fromIntegral port) "/v1/switches/1/flows" (Just body) headers))
     _ -> assertFailure "no port"
 
 -- | A switch of 1.0 has one table, and the number 255 stands for all tables.
 notInFlow :: TestTree
 notInFlow = testCase "a flow is in one table that the switch has" . forM_ [(V10, "{\"table\":1}", "no tables"), (V10, "{\"table\":0}", "no tables"), (V13, "{\"table\":255}", "all tables")] $ \(version, body, why) ->
-  withOne version $ \added _ -> do
+  withOne version $ \added -> do
     (status, said) <- added body [(hContentType, "application/json")]
     assertEqual said (400, True) (status, why `isInfixOf` said)
 
 -- | OpenFlow 1.3.5, 7.2.5: no mask, no input port, and the field's prerequisites.
 settable :: TestTree
-settable = testCase "a field that cannot be set is refused" . withOne V13 $ \added _ -> do
+settable = testCase "a field that cannot be set is refused" . withOne V13 $ \added -> do
   let answers expected match actions = do
         (status, said) <- added ("{\"match\":{" <> match <> "},\"actions\":[" <> actions <> "]}") [(hContentType, "application/json")]
         assertEqual (show (match, actions, said)) expected status
@@ -290,7 +286,7 @@ settable = testCase "a field that cannot be set is refused" . withOne V13 $ \add
   answers 201 "" ("{\"push_vlan\":33024}," <> set "\"vlan_vid\":5" <> "," <> set "\"vlan_pcp\":1")
 
 contentTypes :: TestTree
-contentTypes = testCase "the media type is compared as a whole" . withOne V13 $ \added _ ->
+contentTypes = testCase "the media type is compared as a whole" . withOne V13 $ \added ->
   forM_ [("application/json", 201), ("application/json; charset=utf-8", 201), ("Application/JSON ;charset=utf-8", 201), ("application/jsonp", 415), ("application/json-seq", 415)] $ \(kind, expected) -> do
     (status, _) <- added "{}" [(hContentType, kind)]
     assertEqual (show kind) expected status
@@ -309,14 +305,14 @@ tokens = testCase "with a token, changes need it and reading does not" . withNet
     -- Without the token, the status does not reveal which switches exist.
     (other, _) <- request method port "/v1/switches/99/flows" (Just "{}") [(hContentType, "application/json")]
     other @?= 401
-  -- No refused request has reached the switch: the first flow that it receives is the authorised one.
-  aFlow 9 port "POST" (with "bearer 0123456789abcdef") >>= (@?= 201)
-  (_, f) <- expect "the flow" (\case FlowModMessage f | flowPriority f `elem` [7, 9] -> Just f; _ -> Nothing) one
-  (flowCommand f, flowPriority f) @?= (FlowAdd, 9)
-  aFlow 9 port "DELETE" (with "Bearer 0123456789abcdef") >>= (@?= 200)
   forM_ ["/v1/network", "/metrics", "/"] $ \path -> get' port path >>= (@?= 200) . fst
-  -- With a token, the Host field does not matter.
-  aFlow 9 port "POST" (("Host", "controller.example") : with "Bearer 0123456789abcdef") >>= (@?= 201)
+  ((), got) <- confirming one $ do
+    aFlow 9 port "POST" (with "bearer 0123456789abcdef") >>= (@?= 201)
+    aFlow 9 port "DELETE" (with "Bearer 0123456789abcdef") >>= (@?= 200)
+    -- With a token, the Host field does not matter.
+    aFlow 9 port "POST" (("Host", "controller.example") : with "Bearer 0123456789abcdef") >>= (@?= 201)
+  -- No refused request has reached the switch.
+  [(flowCommand f, flowPriority f) | FlowModMessage f <- got, flowPriority f `elem` [7, 9]] @?= [(FlowAdd, 9), (FlowDeleteStrict, 9), (FlowAdd, 9)]
 
 tokenFiles :: TestTree
 tokenFiles = testCase "a token's file" . bracket (readProcess "mktemp" ["/tmp/token.XXXXXX"] "") (removePathForcibly . head') $ \made -> do
@@ -334,7 +330,7 @@ tokenFiles = testCase "a token's file" . bracket (readProcess "mktemp" ["/tmp/to
 
 -- | Without a token, access depends on the client's address and on the request's Host field.
 localOnly :: TestTree
-localOnly = testCase "without a token, only clients on this host change flows" . withNetworkOf LocalClients "0.0.0.0" $ \_ _ port _ _ -> do
+localOnly = testCase "without a token, only clients on this host change flows" . withNetworkOf LocalClients "0.0.0.0" $ \_ _ port one _ -> void . confirming one $ do
   forM_ ["localhost", "LOCALHOST:8080", "127.0.0.1:8080", "[::1]:1"] $ \name -> aFlow 9 port "POST" [("Host", name)] >>= assertEqual (show name) 201
   forM_ ["controller.example", "controller.example:8080", "127.0.0.1.example"] $ \name -> aFlow 9 port "POST" [("Host", name)] >>= assertEqual (show name) 403
   outside <- filter (not . ("127." `isInfixOf`)) . words <$> readProcess "hostname" ["-I"] ""

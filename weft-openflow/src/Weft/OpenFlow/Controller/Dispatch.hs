@@ -52,7 +52,7 @@ handleMessage c s context out h bytes
 
 misunderstood :: Controller -> Session -> Context -> Out -> Header -> ByteString -> Problem -> IO Verdict
 misunderstood c s context out h bytes problem = do
-  when (headerType h == typeStatsReply (sessionVersion s)) (void (answeredBy s (headerXid h) (ReplyNotUnderstood problem)))
+  when (headerType h == typeStatsReply (sessionVersion s)) (void (answeredBy s (headerXid h) (Left (ReplyNotUnderstood problem))))
   report c (Misunderstood (contextSwitch context) (show problem))
   _ <- writePut out (errorFor (sessionVersion s) h bytes problem)
   Continue <$ count out CountFault
@@ -111,14 +111,14 @@ handleOther c s context out h message = case message of
   EchoRequest payload -> void (writeMessage out (sessionVersion s) (headerXid h) (EchoReply payload))
   EchoReply _ -> pure ()
   Hello _ -> pure ()
-  BarrierReply -> pure ()
+  BarrierReply -> void (answeredBy s (headerXid h) (Right []))
   FeaturesReply _ -> pure ()
   GetConfigReply _ -> pure ()
   RoleReply role generation -> do
     up <- roleGiven c s (headerXid h) role generation
     forM_ up becameActive
   Error t code _ -> do
-    asked <- answeredBy s (headerXid h) (RepliedError t code)
+    asked <- answeredBy s (headerXid h) (Left (RepliedError t code))
     refusal <- roleRefused c s (headerXid h) t code
     case refusal of
       Just up -> mapM_ becameActive up
@@ -168,10 +168,10 @@ answered s h more reply = do
     xid = headerXid h
     mostBytes = 16777216
 
--- | Complete a pending request, if there is one, by a failure.
-answeredBy :: Session -> Xid -> RequestFailure -> IO Bool
-answeredBy s xid why = do
+-- | Complete a pending request, if there is one.
+answeredBy :: Session -> Xid -> Either RequestFailure [StatsReply] -> IO Bool
+answeredBy s xid result = do
   found <- atomicModifyIORef' (sessionAsking s) (\m -> (Map.delete xid m, Map.lookup xid m))
   case found of
     Nothing -> pure False
-    Just (Asking _ _ var) -> True <$ tryPutMVar var (Just (Left why))
+    Just (Asking _ _ var) -> True <$ tryPutMVar var (Just result)

@@ -267,7 +267,7 @@ data Session = Session
     sessionRole :: !(MVar Int),
     -- | The last transaction ID that was used. Changed atomically.
     sessionXid :: !(IORef Word32),
-    -- | Pending requests for statistics. Changed atomically.
+    -- | Pending requests for statistics and for barriers, and the messages before a barrier. Changed atomically.
     sessionAsking :: !(IORef (Map.Map Xid Asking)),
     -- | The last two counters of each port and their times, the newer one first, evaluated. Written by the poller, read
     -- by any thread.
@@ -296,8 +296,9 @@ data Claim = Claim
     claimTries :: !Int
   }
 
--- | The number of bytes of the reply so far, its parts, the last one first, and the variable for the whole reply;
--- 'Nothing': the switch has disconnected.
+-- | The number of bytes of the reply so far, its parts, the last one first, and the variable for the whole reply, or for
+-- the first ERROR; 'Nothing': the switch has disconnected. A barrier and the messages before it have one variable; their
+-- reply has no parts.
 data Asking = Asking !Int [StatsReply] (MVar (Maybe (Either RequestFailure [StatsReply])))
 
 -- | Why a message was not sent to a switch, or a request has no reply.
