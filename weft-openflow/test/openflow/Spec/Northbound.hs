@@ -210,6 +210,10 @@ whatIsWrong = testCase "an error names the field" . withNetwork $ \_ _ port _ _ 
   names "{\"priority\":70000}" "priority"
   names "{\"priorty\":1}" "unknown field priorty"
   names "{\"actions\":\"drop\"}" "actions"
+  -- null is no default, and above all not a match of all packets.
+  forM_ ["match", "actions", "priority", "idle_timeout", "cookie"] $ \key ->
+    names ("{\"" <> fromString key <> "\":null}") (key <> " is null")
+  names "{\"match\":{\"in_port\":null}}" "in_port is null"
   names "{\"match\":{\"eth_type\":2048,\"ipv4_dst\":\"010.0x1.0.1\"}}" "ipv4_dst"
   names "{\"match\":{\"eth_type\":2048,\"ipv4_dst\":\"10.0.0.5/0\"}}" "1 to 32"
   long <- said (L.replicate 60000 91)

@@ -223,9 +223,10 @@ flowFromJson version command = parseEither . withObject "a flow" $ \o -> do
         flowInstructions = [ApplyActions actions | not (null actions)]
       }
 
+-- | The object has only these fields, and none of them is null, which would stand for the default.
 known :: [Key.Key] -> Object -> Parser ()
 known names o = case filter (`notElem` names) (KeyMap.keys o) of
-  [] -> pure ()
+  [] -> mapM_ (\k -> fail (Key.toString k <> " is null; leave it out for the default")) (KeyMap.keys (KeyMap.filter (== Null) o))
   k : _ -> fail ("unknown field " <> Key.toString k <> "; known are " <> intercalate ", " (map Key.toString names))
 
 -- | Decode a match. Its fields are put into the order of their prerequisites.
