@@ -270,7 +270,7 @@ notInFlow = testCase "a flow is in one table that the switch has" . forM_ [(V10,
     (status, said) <- added body [(hContentType, "application/json")]
     assertEqual said (400, True) (status, why `isInfixOf` said)
 
--- | OpenFlow 1.3.5, 7.2.5: no mask, no input port, and the field's prerequisites.
+-- | OpenFlow 1.3.5, 7.2.5: no mask, no input port, and the field's prerequisites. An EtherType is not set, either.
 settable :: TestTree
 settable = testCase "a field that cannot be set is refused" . withOne V13 $ \added -> do
   let answers expected match actions = do
@@ -281,6 +281,7 @@ settable = testCase "a field that cannot be set is refused" . withOne V13 $ \add
       set f = "{\"set\":{" <> f <> "}}"
   answers 400 ip (set "\"ipv4_dst\":\"1.2.3.0/24\"")
   answers 400 "" (set "\"in_port\":1")
+  answers 400 "" (set "\"eth_type\":5")
   answers 400 "\"vlan_vid\":5" (set "\"vlan_vid\":\"none\"")
   answers 400 "" (set "\"ipv4_dst\":\"1.2.3.4\"")
   answers 400 ip (set "\"tcp_dst\":80")

@@ -298,6 +298,7 @@ actionOf = withObject "an action" $ \o -> case KeyMap.toList o of
     fields <- matchOf f
     case fields of
       [InPort _] -> fail "in_port cannot be set"
+      [EthType _] -> fail "eth_type cannot be set"
       [VlanId Untagged] -> fail "vlan_vid is set to a number; pop_vlan removes a tag"
       [Ipv4Src _ mask] | mask /= exactIp -> fail "ipv4_src is set to an address without a prefix length"
       [Ipv4Dst _ mask] | mask /= exactIp -> fail "ipv4_dst is set to an address without a prefix length"
