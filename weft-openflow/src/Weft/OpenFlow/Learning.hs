@@ -120,10 +120,11 @@ packet settings context p before = case ethernet (packetInData p) of
     -- Bridges do not forward these (IEEE 802.1Q, table 8-1).
     reserved (MacAddress n) = n .&. 0xfffffffffff0 == 0x0180c2000000
 
--- | Learn the source address. If the host was at another port before, delete the flows to that port.
+-- | Learn the source address, unless no host can have it. If the host was at another port before, delete the flows to
+-- that port.
 learn :: LearningSettings -> Context -> Frame -> PacketIn -> Learned -> (Learned, [Reply])
 learn settings context frame p l
-  | isMulticast source || not (isPhysical port || port == portLocal) = (l, [])
+  | isMulticast source || source == MacAddress 0 || not (isPhysical port || port == portLocal) = (l, [])
   | Just known <- lookupAddress source (recent l), known == port, not expired = let !notices = arp in (l, notices)
   | otherwise = (remembered, moved ++ [Notify (HostSeen source port (senderIpv4 frame (packetInData p)))])
   where

@@ -21,7 +21,7 @@ module Weft.OpenFlow.Packet
 where
 
 import Control.Monad (guard)
-import Data.Bits ((.&.))
+import Data.Bits (shiftR, (.&.))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Unsafe as B
@@ -70,7 +70,8 @@ etherTypeArp = 0x0806
 etherTypeIpv4 :: Word16
 etherTypeIpv4 = 0x0800
 
--- | The sender's IPv4 address in an ARP or IPv4 packet; 'Nothing' if it is 0.0.0.0.
+-- | The sender's IPv4 address in an ARP or IPv4 packet; 'Nothing' if no host can have it (RFC 1122, 3.2.1.3): 0.0.0.0,
+-- which a host without an address sends, loopback addresses, and those from 224.0.0.0 on.
 senderIpv4 :: Frame -> ByteString -> Maybe Word32
 senderIpv4 frame s
   | frameType frame == etherTypeArp && B.length body >= 18 = known (word32At 14 body)
@@ -78,8 +79,7 @@ senderIpv4 frame s
   | otherwise = Nothing
   where
     body = B.unsafeDrop (framePayload frame) s
-    -- A host without an address sends 0.0.0.0.
-    known a = if a == 0 then Nothing else Just a
+    known a = if a == 0 || a `shiftR` 24 == 127 || a >= 0xe0000000 then Nothing else Just a
 
 -- | Protocol, source, destination, source port and destination port of an IPv4 packet. The ports are 0 unless it is TCP
 -- or UDP, and in all fragments but the first.

@@ -27,8 +27,8 @@ tests :: TestTree
 tests =
   testGroup
     "network"
-    [ testGroup "packets" [lldpRound, lldpForged, arpRound, totalPackets],
-      testGroup "learning switch" [learns, moves, portDown, formerTrunk, localPort, itsOwnFlows, ages, bounded, asAMap, composition],
+    [ testGroup "packets" [lldpRound, lldpForged, arpRound, senders, totalPackets],
+      testGroup "learning switch" [learns, nobody, moves, portDown, formerTrunk, localPort, itsOwnFlows, ages, bounded, asAMap, composition],
       testGroup "topology" [trees, settles, loopClosed, linksExpire, switchLeaves, switchOfAnother, linksOfOthers, sameTree, hostsAtTrunks, crowdedPort, crowdedSwitch, manyPorts, unfloodedPorts, hostsAge, trunkOrder]
     ]
 
@@ -78,6 +78,14 @@ arpRound = testCase "an answer to an ARP request" $ do
   understood (answer 2 us) @?= Just (MacAddress 0x020000000001, 0x0a000001)
   map understood [answer 1 us, answer 2 [2, 0, 0, 0, 0, 9], B.take 41 (answer 2 us)] @?= [Nothing, Nothing, Nothing]
 
+-- | RFC 1122, 3.2.1.3: no packet on a network comes from a loopback or multicast address, or from the broadcast address.
+senders :: TestTree
+senders = testCase "the address of a sender is one that a host can have" $ do
+  map from [[0, 0, 0, 0], [127, 0, 0, 1], [127, 255, 255, 255], [224, 0, 0, 1], [240, 0, 0, 1], [255, 255, 255, 255]] @?= replicate 6 Nothing
+  map from [[126, 255, 255, 255], [128, 0, 0, 0], [223, 255, 255, 255]] @?= map Just [0x7effffff, 0x80000000, 0xdfffffff]
+  where
+    from address = let s = B.pack (replicate 12 2 ++ [8, 0] ++ replicate 12 0 ++ address ++ replicate 20 0) in ethernet s >>= \f -> senderIpv4 f s
+
 totalPackets :: TestTree
 totalPackets = testProperty "no packet raises an exception" . withMaxSuccess 3000 . forAll gen $ \s ->
   length (show (ethernet s, fmap (\f -> (senderIpv4 f s, ipv4Addresses f s, lldpOrigin ownKey f s)) (ethernet s))) =/= 0
@@ -119,6 +127,12 @@ learns = testCase "floods what is unknown, then installs the exact flow with the
   where
     a = MacAddress 0x020000000001
     b = MacAddress 0x020000000002
+
+-- | The address 0 belongs to no host.
+nobody :: TestTree
+nobody = testCase "the source address 0 is not learned" $ do
+  let (s, replies) = appHandle learningSwitch (context 0) (Packet (packetIn (PortNo 1) (MacAddress 0) (MacAddress 0x020000000002))) (appStart learningSwitch)
+  (learnedPort (MacAddress 0) s, length [() | Notify _ <- replies], length [() | Send _ <- replies]) @?= (Nothing, 0, 1)
 
 moves :: TestTree
 moves = testCase "a host that moves is looked for no more where it was" $ do
