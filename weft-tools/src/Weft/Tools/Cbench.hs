@@ -36,6 +36,7 @@ import Weft.Socket
 import Weft.Timer (sleep)
 import Weft.Tools.Cbench.FakeSwitch
 import Weft.Tools.Cbench.Histogram
+import Weft.Tools.Serve.Values (hostAndPort)
 
 data Mode = Throughput | Latency | Idle
   deriving (Eq)
@@ -94,9 +95,9 @@ arguments =
       _ -> Left ("expected a number of seconds, not " <> show s)
     mode s = maybe (Left ("expected throughput, latency or idle, not " <> show s)) Right (lookup s [("throughput", Throughput), ("latency", Latency), ("idle", Idle)])
     version s = maybe (Left ("expected 1.0 or 1.3, not " <> show s)) Right (lookup s [("1.0", V10), ("1.3", V13)])
-    address s = case break (== ':') (reverse s) of
-      (port, ':' : host) | not (null port), not (null host) -> Right (reverse (filter (\x -> x /= '[' && x /= ']') host), reverse port)
-      _ -> Left ("expected HOST:PORT, not " <> show s)
+    address s = case hostAndPort s of
+      Right (Just host, port) | any (/= '0') port -> Right (host, port)
+      _ -> Left ("expected HOST:PORT, with a port from 1 to 65535, not " <> show s)
 
 -- | Connect all switches, let them send packets, count for the given time, and report.
 cbench :: Arguments -> IO ()

@@ -35,6 +35,7 @@ import Weft.OpenFlow.Topology (TopologySettings (..), defaultTopologySettings)
 import Weft.Socket (ServerSettings (..), defaultServerSettings, serverAddress, waitServer)
 import Weft.Tls
 import Weft.Tools.Serve.Listeners (cannotListenOn)
+import Weft.Tools.Serve.Values (hostAndPort)
 
 data Arguments = Arguments
   { argumentListen :: (Maybe String, String),
@@ -64,8 +65,8 @@ controllerCommand = Options.command "controller" (info (controller <$> arguments
 arguments :: Parser Arguments
 arguments =
   Arguments
-    <$> option (eitherReader address) (long "listen" <> metavar "[HOST:]PORT" <> value (Nothing, "6653") <> help "Address on which switches connect (port 6653 on every address)")
-    <*> optional (option (eitherReader address) (long "http" <> metavar "[HOST:]PORT" <> help "Serve a page that shows the network, a REST interface and /metrics on this address; the default host is 127.0.0.1"))
+    <$> option (eitherReader hostAndPort) (long "listen" <> metavar "[HOST:]PORT" <> value (Nothing, "6653") <> help "Address on which switches connect (port 6653 on every address)")
+    <*> optional (option (eitherReader hostAndPort) (long "http" <> metavar "[HOST:]PORT" <> help "Serve a page that shows the network, a REST interface and /metrics on this address; the default host is 127.0.0.1"))
     <*> optional (strOption (long "northbound-token-file" <> metavar "FILE" <> help "With --http: requests that change flows must have 'Authorization: Bearer TOKEN', with the token in this file's first line. Without this option only clients on this host may change flows"))
     <*> optional (option (eitherReader (number 1 256)) (long "cores" <> metavar "N" <> help "Cores to use (all)"))
     <*> option (eitherReader (number 0 65535)) (long "idle-timeout" <> metavar "SECONDS" <> value 60 <> help "Time after which an unused flow is removed; 0 means never (60)")
@@ -99,11 +100,6 @@ arguments =
     milli s = case reads s of
       [(x, "")] | x >= 0.001 && x <= 1e6 -> Right x
       _ -> Left ("expected a number of seconds from 0.001 to 1000000, not " <> show s)
-    address s = case break (== ':') (reverse s) of
-      (port, ':' : host) | portNumber port, not (null host) -> Right (Just (reverse (filter (`notElem` "[]") host)), reverse port)
-      (port, "") | portNumber port -> Right (Nothing, reverse port)
-      _ -> Left ("expected PORT or HOST:PORT, not " <> show s)
-    portNumber reversed = either (const False) (const True) (number 0 65535 (reverse reversed))
 
 controller :: Arguments -> IO ()
 controller given = handle cannot $ do

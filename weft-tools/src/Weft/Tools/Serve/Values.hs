@@ -27,6 +27,7 @@ module Weft.Tools.Serve.Values
     Listen (..),
     listenAddress,
     overlap,
+    hostAndPort,
     Proxy (..),
     proxyAddress,
 
@@ -39,6 +40,7 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString.Char8 as B
 import qualified Data.CaseInsensitive as CI
 import Data.Char (isAlphaNum, isControl, isDigit, isSpace)
+import Data.Either (isRight)
 import Data.IP (IPRange (..), makeAddrRange)
 import Data.List (intercalate, isPrefixOf)
 import qualified Data.Text as T
@@ -180,6 +182,14 @@ overlap :: Listen -> Listen -> Bool
 overlap a b = case (a, b) of
   (ListenTcp x p, ListenTcp y q) -> p == q && p /= 0 && (x == y || Nothing `elem` [x, y])
   _ -> a == b
+-- | @port@, @host:port@, @[v6]:port@: the host, if it is given, and the port.
+hostAndPort :: Reader (Maybe String, String)
+hostAndPort text = case break (== ':') (reverse text) of
+  (port, "") | isPort port -> Right (Nothing, reverse port)
+  (port, _ : host) | isPort port, name@(_ : _) <- reverse (filter (`notElem` ("[]" :: String)) host) -> Right (Just name, reverse port)
+  _ -> Left ("expected PORT or HOST:PORT, with a port from 0 to 65535, not " <> show text)
+  where
+    isPort port = all isDigit port && isRight (range 0 65535 (reverse port))
 
 -- | A proxy whose statements about its clients are trusted.
 data Proxy
