@@ -321,6 +321,6 @@ arguments program = testCase "arguments: the help lists them, and wrong values a
   (code, help) <- outcome program [] ["cbench", "--help"]
   code @?= ExitSuccess
   forM_ ["--openflow", "--rate", "--give-up", "--outstanding", "--mode"] $ \name -> assertBool (name <> " is not in the help") (name `isInfixOf` help)
-  forM_ [["--openflow", "1.1"], ["--outstanding", "100"], ["--mode", "fast"], ["--switches", "0"], ["--rate", "0"], ["--seconds", "-1"], ["--controller", "6653"], ["--controller", "127.0.0.1:92187"], ["--controller", "127.0.0.1:0"]] $ \bad -> do
+  forM_ [["--openflow", "1.1"], ["--outstanding", "100"], ["--mode", "fast"], ["--switches", "0"], ["--rate", "0"], ["--seconds", "-1"], ["--seconds", "0"], ["--controller", "6653"], ["--controller", "127.0.0.1:92187"], ["--controller", "127.0.0.1:0"], ["--mode", "latency", "--rate", "5"], ["--mode", "idle", "--rate", "5"], ["--json", "/nonexistent/x"]] $ \bad -> do
     (refused, _) <- outcome program [] ("cbench" : bad)
     assertEqual (unwords bad) (ExitFailure 2) refused

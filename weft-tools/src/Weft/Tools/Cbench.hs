@@ -13,12 +13,13 @@ where
 import Control.Concurrent (forkIO, threadDelay, yield)
 import Control.Concurrent.MVar
 import Control.Exception (SomeException, displayException, fromException, try)
-import Control.Monad (forM, forM_, unless, void)
+import Control.Monad (forM, forM_, unless, void, when)
 import Data.Aeson (Value, encode, object, toJSON, (.=))
 import qualified Data.Aeson.Key as Key
-import qualified Data.ByteString as B
+import Data.ByteString.Builder (char7, lazyByteString)
 import qualified Data.ByteString.Lazy.Char8 as L
 import Data.IORef
+import Data.Maybe (isJust, maybeToList)
 import Data.Version (showVersion)
 import GHC.Clock (getMonotonicTime, getMonotonicTimeNSec)
 import GHC.Conc (getNumProcessors)
@@ -34,6 +35,7 @@ import Text.Printf (printf)
 import Weft.OpenFlow.Types (Version (..))
 import Weft.Socket
 import Weft.Timer (sleep)
+import Weft.Tools.Bench.Output (checkOutputs, writeOut)
 import Weft.Tools.Cbench.FakeSwitch
 import Weft.Tools.Cbench.Histogram
 import Weft.Tools.Serve.Values (hostAndPort)
@@ -76,9 +78,9 @@ arguments =
     <*> option (eitherReader power) (long "outstanding" <> metavar "N" <> value 512 <> help "Largest number of unanswered packets of a switch: a power of two (512)")
     <*> option (eitherReader mode) (long "mode" <> metavar "MODE" <> value Throughput <> help "throughput: up to --outstanding packets at once; latency: one at a time; idle: none, only answers to echo requests (throughput)")
     <*> optional (option (eitherReader (bounded 100000000)) (long "rate" <> metavar "N" <> help "With --mode throughput: N packets a second from all switches together, independent of the answers. Each switch sends its share every 4 ms, and latencies count from the time at which a packet was due"))
-    <*> seconds' "give-up" 0 "Time after which an unanswered packet counts as lost, and another one is sent; 0 means never (0)"
-    <*> seconds' "warmup" 1 "Seconds before measuring (1)"
-    <*> seconds' "seconds" 5 "Seconds of measuring (5)"
+    <*> seconds' "give-up" 0 "0" "Time after which an unanswered packet counts as lost, and another one is sent; 0 means never (0)"
+    <*> seconds' "warmup" 1 "0" "Seconds before measuring (1)"
+    <*> seconds' "seconds" 5 "0.001" "Seconds of measuring, at least 0.001 (5)"
     <*> optional (strOption (long "json" <> metavar "FILE" <> help "Write the result to a file; - means standard output"))
   where
     count name def most text = option (eitherReader (bounded most)) (long name <> metavar "N" <> value def <> help text)
@@ -89,10 +91,10 @@ arguments =
     power s = case bounded 65536 s of
       Right n | n `elem` takeWhile (<= 65536) (iterate (* 2) 1) -> Right n
       _ -> Left ("expected a power of two up to 65536, not " <> show s)
-    seconds' name def text = option (eitherReader positive) (long name <> metavar "SECONDS" <> value def <> help text)
-    positive s = case reads s of
-      [(x, "")] | x >= 0 && x < 1e6 -> Right x
-      _ -> Left ("expected a number of seconds, not " <> show s)
+    seconds' name def least text = option (eitherReader (secondsFrom least)) (long name <> metavar "SECONDS" <> value def <> help text)
+    secondsFrom least s = case reads s of
+      [(x, "")] | x >= read least && x < 1e6 -> Right x
+      _ -> Left ("expected a number of seconds from " <> least <> " to 1000000, not " <> show s)
     mode s = maybe (Left ("expected throughput, latency or idle, not " <> show s)) Right (lookup s [("throughput", Throughput), ("latency", Latency), ("idle", Idle)])
     version s = maybe (Left ("expected 1.0 or 1.3, not " <> show s)) Right (lookup s [("1.0", V10), ("1.3", V13)])
     address s = case hostAndPort s of
@@ -103,6 +105,9 @@ arguments =
 cbench :: Arguments -> IO ()
 cbench given = do
   hSetBuffering stdout LineBuffering
+  when (isJust (argumentRate given) && argumentMode given /= Throughput) $
+    hPutStrLn stderr "weft cbench: --rate goes with --mode throughput" >> exitWith (ExitFailure 2)
+  checkOutputs "weft cbench" (filter (/= "-") (maybeToList (argumentJson given)))
   found <- getAddrInfo (Just defaultHints {addrSocketType = Stream}) (Just (fst (argumentController given))) (Just (snd (argumentController given)))
   ai <- maybe (refuse "the controller's name has no address") pure (firstOf found)
   lost <- newIORef []
@@ -271,7 +276,7 @@ writeJson given result file = do
   cores <- getNumProcessors
   kernel <- either (\e -> const "" (e :: SomeException)) (takeWhile (/= '\n')) <$> try (readFile "/proc/sys/kernel/osrelease")
   let out = encode (json cores kernel)
-  if file == "-" then L.putStrLn out else B.writeFile file (L.toStrict out <> B.singleton 10)
+  if file == "-" then L.putStrLn out else writeOut file (lazyByteString out <> char7 '\n')
   where
     json :: Int -> String -> Value
     json cores kernel =
