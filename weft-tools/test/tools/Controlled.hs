@@ -1,15 +1,18 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- @weft controller@ with Open vSwitch, and with a switch that connects in a loop.
+-- @weft controller@ with Open vSwitch, with a switch that connects in a loop, and what its log says of etcd.
 module Controlled (tests) where
 
-import Control.Concurrent (threadDelay)
-import Control.Monad (forM_, replicateM_, unless, void)
+import Control.Concurrent (forkIO, killThread, threadDelay)
+import Control.Exception (bracket, finally)
+import Control.Monad (forM_, forever, replicateM_, unless, void)
 import qualified Data.ByteString as B
 import Data.List (isInfixOf, isPrefixOf, partition)
 import Data.Maybe (mapMaybe)
+import Data.String (fromString)
 import GHC.Clock (getMonotonicTime)
+import Network.Socket
 import Network.Socket.ByteString (recv, sendAll)
 import Program
 import System.IO (hGetContents, hGetLine)
@@ -22,7 +25,7 @@ import Weft.Test.OpenVSwitch
 import Weft.Test.Skip (testCase)
 
 tests :: FilePath -> TestTree
-tests program = testGroup "controller" (log' program : map (killed program) ["OpenFlow10", "OpenFlow13"])
+tests program = testGroup "controller" (log' program : unauthorised program : map (killed program) ["OpenFlow10", "OpenFlow13"])
 
 -- | Each of 300 connections of the same switch is three events.
 log' :: FilePath -> TestTree
@@ -48,6 +51,25 @@ log' program = testCase "of a switch that connects in a loop the log has ten lin
   assertBool (unlines (take 3 events)) ("weft: switch 0000000000000007 is connected" `elem` events && "weft: the connection of switch 0000000000000007 ended: the switch closed its connection" `elem` events)
   assertBool (show many) (many <= 11 * (ceiling (over - begun) + 2))
   assertBool (unlines others) (length events + sum [n | l <- others, n : _ <- [mapMaybe readMaybe (words l)]] >= (600 :: Int))
+
+-- | Something answers at the address of etcd, but not with success. A slash at the end of the URL is no path.
+unauthorised :: FilePath -> TestTree
+unauthorised program = testCase "the status with which etcd answers is logged, and its reason" . bracket listener close $ \l -> do
+  port <- socketPort l
+  bracket (forkIO (forever (accept l >>= \(s, _) -> answer s `finally` close s))) killThread . const $
+    weft program [] ["controller", "--listen", "127.0.0.1:0", "--etcd", "http://127.0.0.1:" <> show port <> "/"] $ \p -> do
+      line <- hGetLine (errors p)
+      contains line ("http://127.0.0.1:" <> show port <> ": etcd answered 401 Unauthorized: user name is empty")
+      assertBool line (not (any (`isInfixOf` line) ["does not answer", "StatusCodeException"]))
+  where
+    listener = do
+      l <- socket AF_INET Stream defaultProtocol
+      bind l (SockAddrInet 0 (tupleToHostAddress (127, 0, 0, 1)))
+      l <$ listen l 8
+    answer s = do
+      asked <- recv s 65536
+      let body' = if "POST /v3/" `B.isPrefixOf` asked then "{\"error\":\"user name is empty\",\"code\":3}" else "{}"
+      sendAll s ("HTTP/1.1 401 Unauthorized\r\nConnection: close\r\nContent-Length: " <> fromString (show (B.length body')) <> "\r\n\r\n" <> body')
 
 killed :: FilePath -> String -> TestTree
 killed program version = testCase (version <> ": killed (SIGKILL) and started again: flows forward meanwhile, and new hosts are learned") $ do

@@ -158,6 +158,12 @@ refusing program folder =
         "weft controller"
         [ says "etcd without a scheme" 2 "expected URLs such as http://127.0.0.1:2379" ["controller", "--etcd", "127.0.0.1:2379"],
           says "etcd over TLS" 2 "not supported" ["controller", "--etcd", "http://127.0.0.1:2379,https://127.0.0.1:2379"],
+          says "etcd below a path" 2 "without a path" ["controller", "--etcd", "http://127.0.0.1:2379/v3"],
+          testCase "a password for etcd is refused, and not repeated" $ do
+            (code, out) <- outcome program [] ["controller", "--etcd", "http://user:SECRET@127.0.0.1:2379"]
+            code @?= ExitFailure 2
+            contains out "user name"
+            assertBool out (not ("SECRET" `isInfixOf` out)),
           says "a name without etcd" 2 "goes with --etcd" ["controller", "--name", "one"],
           says "a name that is no part of a key" 2 "without '/'" ["controller", "--etcd", "http://127.0.0.1:2379", "--name", "one/two"],
           says "echo requests without a pause" 2 "from 0.001" ["controller", "--echo", "0.0001"],

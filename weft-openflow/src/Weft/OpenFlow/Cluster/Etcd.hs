@@ -22,13 +22,16 @@ module Weft.OpenFlow.Cluster.Etcd
   )
 where
 
+import Control.Applicative ((<|>))
 import Control.Exception (Exception (..), SomeAsyncException, SomeException, fromException, throwIO, try)
 import Data.Aeson
 import qualified Data.Aeson.KeyMap as KeyMap
-import Data.Aeson.Types (Parser, parseEither)
+import Data.Aeson.Types (Parser, parseEither, parseMaybe)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Base64 as Base64
+import qualified Data.ByteString.Char8 as BC
+import Data.Char (isPrint)
 import Data.IORef
 import Data.Maybe (listToMaybe)
 import Data.Text (Text)
@@ -36,6 +39,7 @@ import qualified Data.Text as T
 import qualified Data.Text.Encoding as T
 import Data.Word (Word64)
 import Network.HTTP.Client
+import Network.HTTP.Types (statusCode, statusMessage)
 import Text.Read (readMaybe)
 import Weft.Duration
 import Weft.Timer (within)
@@ -43,7 +47,7 @@ import Weft.Timer (within)
 -- | An HTTP client, the time limit of a request, and the endpoints. The endpoint that answered last comes first.
 data Etcd = Etcd !Manager !Duration !(IORef [String])
 
--- | No endpoint answered, or an answer was not understood.
+-- | The reason for each endpoint: it did not answer, it answered with an error, or the answer was not understood.
 newtype EtcdError = EtcdError String
   deriving (Show)
 
@@ -79,15 +83,18 @@ call (Etcd manager limit ref) rpc body parser = readIORef ref >>= go []
           | Just asynchronous <- fromException e -> throwIO (asynchronous :: SomeAsyncException)
           | otherwise -> go ((url <> ": " <> reason e) : failed) rest
     -- Only the content of the exception, without the request.
-    reason e = takeWhile (/= '\n') $ case fromException e of
-      Just (HttpExceptionRequest _ content) -> show content
+    reason e = filter isPrint . takeWhile (/= '\n') $ case fromException e of
+      Just (HttpExceptionRequest _ (StatusCodeException answer start)) -> "etcd answered " <> statusLine (responseStatus answer) <> maybe "" (": " <>) (problemIn start)
+      Just (HttpExceptionRequest _ content) -> "etcd does not answer: " <> show content
       _ -> displayException (e :: SomeException)
+    statusLine status = show (statusCode status) <> " " <> BC.unpack (statusMessage status)
+    problemIn start = decodeStrict start >>= parseMaybe (withObject "an error" (\o -> o .: "error" <|> o .: "message"))
     one url = do
       request <- parseRequest (url <> rpc)
       -- The limit of http-client ends with the header of the response.
       let asked = httpLbs request {method = "POST", requestBody = RequestBodyLBS (encode body), responseTimeout = responseTimeoutNone, checkResponse = throwErrorStatusCodes} manager
-      answer <- within limit asked >>= maybe (throwIO (EtcdError "no answer in time")) pure
-      either (throwIO . EtcdError) pure (eitherDecode (responseBody answer) >>= parseEither (withObject "an answer" parser))
+      answer <- within limit asked >>= maybe (throwIO (EtcdError "etcd does not answer in time")) pure
+      either (throwIO . EtcdError . ("etcd's answer was not understood: " <>)) pure (eitherDecode (responseBody answer) >>= parseEither (withObject "an answer" parser))
 
 -- | A number, which etcd sends as text, or omits if it is zero.
 number :: Object -> Key -> Parser Word64
