@@ -1,7 +1,8 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- @weft controller@ with Open vSwitch, with a switch that connects in a loop, and what its log says of etcd.
+-- @weft controller@ with Open vSwitch, with a switch that connects in a loop, and what its log says of etcd and of
+-- certificates.
 module Controlled (tests) where
 
 import Control.Concurrent (forkIO, killThread, threadDelay)
@@ -15,17 +16,19 @@ import GHC.Clock (getMonotonicTime)
 import Network.Socket
 import Network.Socket.ByteString (recv, sendAll)
 import Program
+import System.Exit (ExitCode (..))
 import System.IO (hGetContents, hGetLine)
-import System.Process (waitForProcess)
+import System.Process (readProcessWithExitCode, waitForProcess)
 import System.Timeout (timeout)
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
 import Text.Read (readMaybe)
+import Weft.Test.Files (withFolder)
 import Weft.Test.OpenVSwitch
-import Weft.Test.Skip (testCase)
+import Weft.Test.Skip (needProgram, skipUnless, testCase)
 
 tests :: FilePath -> TestTree
-tests program = testGroup "controller" (log' program : unauthorised program : map (killed program) ["OpenFlow10", "OpenFlow13"])
+tests program = testGroup "controller" (log' program : unauthorised program : rejected program : map (killed program) ["OpenFlow10", "OpenFlow13"])
 
 -- | Each of 300 connections of the same switch is three events.
 log' :: FilePath -> TestTree
@@ -70,6 +73,26 @@ unauthorised program = testCase "the status with which etcd answers is logged, a
       asked <- recv s 65536
       let body' = if "POST /v3/" `B.isPrefixOf` asked then "{\"error\":\"user name is empty\",\"code\":3}" else "{}"
       sendAll s ("HTTP/1.1 401 Unauthorized\r\nConnection: close\r\nContent-Length: " <> fromString (show (B.length body')) <> "\r\n\r\n" <> body')
+
+-- | OpenSSL 3.0 makes a certificate of version 1 if it is given no extensions.
+rejected :: FilePath -> TestTree
+rejected program = testCase "the log says why a switch's certificate is rejected" $ do
+  needProgram "openssl"
+  withFolder $ \folder -> do
+    let file name = folder <> "/" <> name
+        openssl arguments = do
+          (code, out, why) <- readProcessWithExitCode "timeout" ("60" : "openssl" : arguments) ""
+          assertEqual why ExitSuccess code
+          pure out
+    _ <- openssl ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=authority", "-keyout", file "ca.key", "-out", file "ca.pem"]
+    _ <- openssl ["req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=switch", "-keyout", file "switch.key", "-out", file "switch.csr"]
+    _ <- openssl ["x509", "-req", "-in", file "switch.csr", "-CA", file "ca.pem", "-CAkey", file "ca.key", "-CAcreateserial", "-days", "2", "-out", file "switch.pem"]
+    text <- openssl ["x509", "-noout", "-text", "-in", file "switch.pem"]
+    skipUnless "this openssl makes certificates of version 3 only" ("Version: 1" `isInfixOf` text)
+    weft program [] ["controller", "--listen", "127.0.0.1:0", "--certificate", file "ca.pem", "--key", file "ca.key", "--switch-authorities", file "ca.pem"] $ \p -> do
+      address <- last . words <$> hGetLine (output p)
+      _ <- readProcessWithExitCode "timeout" ["60", "openssl", "s_client", "-connect", address, "-cert", file "switch.pem", "-key", file "switch.key"] ""
+      hGetLine (errors p) >>= (@?= "weft: a connection before its handshake ended: TLS: certificate rejected: it is not of X.509 version 3")
 
 killed :: FilePath -> String -> TestTree
 killed program version = testCase (version <> ": killed (SIGKILL) and started again: flows forward meanwhile, and new hosts are learned") $ do

@@ -10,13 +10,14 @@ where
 import Control.Concurrent (setNumCapabilities)
 import Control.Concurrent.Async (race_)
 import Control.Concurrent.MVar
-import Control.Exception (catch, displayException, handle, throwIO)
+import Control.Exception (Exception (..), catch, handle, throwIO)
 import Control.Monad (forM_, void, when)
 import Data.List (isPrefixOf, stripPrefix)
 import Data.Maybe (fromMaybe, isJust, isNothing)
 import Data.String (fromString)
+import qualified Data.Text as T
 import GHC.Conc (getNumProcessors)
-import GHC.IO.Exception (IOException (ioe_location))
+import GHC.IO.Exception (IOException (ioe_description, ioe_location))
 import Options.Applicative hiding (command)
 import qualified Options.Applicative as Options
 import System.Exit (ExitCode (..), exitWith)
@@ -36,6 +37,8 @@ import Weft.Socket (ServerSettings (..), defaultServerSettings, serverAddress, w
 import Weft.Tls
 import Weft.Tools.Serve.Listeners (cannotListenOn)
 import Weft.Tools.Serve.Values (hostAndPort)
+import Weft.Tools.Trust (tlsReason)
+import Weft.Transport (Connection)
 
 data Arguments = Arguments
   { argumentListen :: (Maybe String, String),
@@ -113,7 +116,7 @@ controller given = handle cannot $ do
   done <- newEmptyMVar
   when (isJust (argumentName given) && isNothing (argumentEtcd given)) (wrongUsage "--name goes with --etcd")
   access <- northboundAccess given
-  upgrade <- maybe (pure pure) (fmap tlsAccept . newTlsServer . tlsSettings) (argumentTls given)
+  upgrade <- maybe (pure pure) (fmap acceptTls . newTlsServer . tlsSettings) (argumentTls given)
   forM_ [sigINT, sigTERM] (\s -> installHandler s (Catch (void (tryPutMVar done ()))) Nothing)
   let serving more around = listening "--listen" (argumentListen given) . withController (more settings {settingsUpgrade = upgrade}) server app $ \c s -> do
         putStrLn ("weft: controlling switches at " <> show (serverAddress s))
@@ -146,6 +149,20 @@ controller given = handle cannot $ do
     complain text = hPutStrLn stderr ("weft: " <> text)
     cannot :: IOException -> IO ()
     cannot e = failing (show e)
+
+-- | The handshake of TLS with a switch. The log gets a sentence about a certificate that is rejected.
+acceptTls :: TlsServer -> Connection -> IO Connection
+acceptTls server plain =
+  tlsAccept server plain `catch` \e -> case T.unpack (tlsReason (ioe_description e)) of
+    why | ioe_location e == "Weft.Tls", "certificate" `isPrefixOf` why -> throwIO (Rejected why)
+    _ -> throwIO e
+
+-- | Why a switch's certificate is rejected.
+newtype Rejected = Rejected String
+  deriving (Show)
+
+instance Exception Rejected where
+  displayException (Rejected why) = "TLS: " <> why
 
 -- | What the log says of an incident.
 logLine :: Incident -> String

@@ -48,4 +48,4 @@ tlsReason shown
     (reason, _) : _ -> plain reason
     [] -> "TLS: " <> plain shown
   where
-    plain = T.unwords . T.words . T.pack . filter (`notElem` ("[]()\"" :: String))
+    plain = T.replace "LeafNotV3" "it is not of X.509 version 3" . T.unwords . T.words . T.pack . filter (`notElem` ("[]()\"" :: String))

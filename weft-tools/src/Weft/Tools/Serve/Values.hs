@@ -182,6 +182,7 @@ overlap :: Listen -> Listen -> Bool
 overlap a b = case (a, b) of
   (ListenTcp x p, ListenTcp y q) -> p == q && p /= 0 && (x == y || Nothing `elem` [x, y])
   _ -> a == b
+
 -- | @port@, @host:port@, @[v6]:port@: the host, if it is given, and the port.
 hostAndPort :: Reader (Maybe String, String)
 hostAndPort text = case break (== ':') (reverse text) of
