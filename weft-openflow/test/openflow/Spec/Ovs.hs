@@ -15,6 +15,7 @@ import Weft.OpenFlow.App
 import Weft.OpenFlow.Controller
 import Weft.OpenFlow.Learning
 import Weft.OpenFlow.Lldp
+import Weft.OpenFlow.Match
 import Weft.OpenFlow.Message
 import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
@@ -23,7 +24,7 @@ import Weft.Test.OpenVSwitch
 import Weft.Test.Skip (testCase)
 
 tests :: TestTree
-tests = testGroup "Open vSwitch" [testGroup (show version) (map ($ version) [switching, restarting, loop, forgedLldp, faultsBeside]) | version <- [V10, V13]]
+tests = testGroup "Open vSwitch" [testGroup (show version) (map ($ version) [switching, refusing, restarting, loop, forgedLldp, faultsBeside]) | version <- [V10, V13]]
 
 tcp :: SockAddr -> String
 tcp address = "tcp:" <> show address
@@ -78,6 +79,19 @@ switching version = testCase "floods, learns, installs the exact flow" $ do
   where
     flows ovs = ofctl ovs ["-O", protocolName version, "dump-flows", "unix:" <> ovsDirectory ovs <> "/br0.mgmt"]
     exact l = all (`isInfixOf` l) ["priority=100,in_port=", "2,dl_src=02:00:00:00:00:02,dl_dst=02:00:00:00:00:01 actions=output:", "idle_timeout=60"]
+
+-- | No packet can be sent to the port ANY (NONE in 1.0).
+refusing :: Version -> TestTree
+refusing version = testCase "says which flows it refuses" $ do
+  needOvs
+  withOvs Dummy $ \ovs -> withTestController defaultSettings {settingsPortStats = Nothing} $ \c address -> do
+    dummyBridge ovs (protocolName version) "br0" 1 (tcp address)
+    eventually "the role is known" (any infoActive <$> connectedSwitches c)
+    let add port = sendConfirmed c (DatapathId 1) [FlowModMessage defaultFlowMod {flowPriority = 7, flowInstructions = [ApplyActions [output port]]}]
+    add portNormal >>= (@?= Right ())
+    refused <- add portAny
+    -- OFPET_BAD_ACTION, OFPBAC_BAD_OUT_PORT.
+    refused @?= Left (RepliedError 2 4)
 
 arrives :: Ovs -> String -> Int -> Assertion
 arrives ovs port n = eventually ("frames at " <> port) ((>= n) . length <$> sentFrames ovs port)
