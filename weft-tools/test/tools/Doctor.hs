@@ -11,7 +11,6 @@ import System.Directory (createDirectory, doesFileExist, removePathForcibly)
 import System.Exit (ExitCode (..))
 import System.FilePath (takeDirectory, (</>))
 import System.IO (hGetLine)
-import System.Posix.Process (forkProcess, getProcessStatus)
 import System.Posix.Types (ProcessID)
 import System.Posix.User (getEffectiveUserID)
 import System.Process
@@ -72,7 +71,8 @@ tests program folder =
           pid <- getPid (process p) >>= maybe (assertFailure "no process") pure
           (_, out) <- asNobody ["doctor", show pid]
           contains out "GHCRTS is not known: run as its user, or as root",
-      testCase "a zombie" . bracket (forkProcess (pure ())) (getProcessStatus True False) $ \pid -> do
+      testCase "a zombie" . bracket (spawnProcess "true" []) waitForProcess $ \child -> do
+        pid <- getPid child >>= maybe (assertFailure "it has no process ID") pure
         untilZombie pid 1000
         (code, out) <- outcome program [] ["doctor", show pid]
         code @?= ExitFailure 1
