@@ -44,10 +44,10 @@ loadCredential source = do
   (chainName, chain, keyName, keys) <- case source of
     CertificateFiles c k -> (\chain keys -> (c, chain, k, keys)) <$> readFile' c <*> readFile' k
     CertificateMemory chain keys -> pure ("the certificate in memory", chain, "the key in memory", keys)
-  holds keyName keys "PRIVATE KEY-----" "private key without a password"
   certificates <- case certificateBlocks chain of
     [] -> wrong chainName " holds no certificate in PEM"
     blocks -> zipWithM (decoded chainName) [1 ..] blocks
+  unless (B8.pack "PRIVATE KEY-----" `B.isInfixOf` keys) (wrong keyName " holds no private key without a password in PEM")
   found <- try (evaluate (listToMaybe (readKeyFileFromMemory keys)))
   key <- case found of
     Left e -> wrong keyName (" cannot be understood: " <> takeWhile (/= '\n') (displayException (e :: SomeException)))
@@ -64,7 +64,6 @@ loadCredential source = do
   pure credential
   where
     readFile' path = blocking (B.readFile path)
-    holds name text mark what = unless (B8.pack mark `B.isInfixOf` text) (wrong name (" holds no " <> what <> " in PEM"))
     decoded :: String -> Int -> ByteString -> IO SignedCertificate
     decoded name n block = case readSignedObjectFromMemory block of
       [certificate] -> pure certificate
