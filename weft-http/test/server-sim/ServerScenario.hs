@@ -169,6 +169,21 @@ evicted setting = do
       plan = plain echoing [connecting first, \s -> takeMVar ready >> connecting second s] (answeredOrReset seen 2)
   serving setting plan {planLimits = defaultLimits {limitConnections = 1, limitHeadTime = seconds 100000000, limitIdle = seconds 100000000}}
 
+-- | There is room for one connection, and several clients send requests at once: one more than the limit may be told to
+-- end and continue. The clients of the others see a reset.
+crowded :: Make
+crowded setting = do
+  seen <- replicateM 4 unseen
+  (running, most) <- (,) <$> newIORef (0 :: Int) <*> newIORef 0
+  let app request respond = bracket_ (change 1) (change (-1)) (threadDelay 1000000 >> echoing request respond)
+      change d = atomicModifyIORef' running (\k -> (k + d, k + d)) >>= \k -> atomicModifyIORef' most (\m -> (max k m, ()))
+      client s n = sending n (get "/a") >> receivingUntil s n ((== 1) . length . answers)
+      plan = plain app (map (connecting . client) seen) $ do
+        k <- readIORef most
+        claims <- mapM (`answeredOrReset` 1) seen
+        pure ((k >= 1 && k <= 2, show k <> " requests at once") : concat claims)
+  serving setting plan {planLimits = defaultLimits {limitConnections = 1, limitHeadTime = seconds 100000000, limitIdle = seconds 100000000}}
+
 -- | There is room for one connection, and its request is being answered: another connection is refused.
 busyStays :: Make
 busyStays setting = do
@@ -336,6 +351,7 @@ serverTests =
         ("requests one after the other", keptAlive),
         ("a client that closes its sending side after a request", halfClosed),
         ("an idle connection is evicted while its next request arrives", evicted),
+        ("requests of connections that are told to end", crowded),
         ("a shutdown while requests arrive", shutDown 2),
         ("a client that resets after a request", resets 40 echoing),
         ("a client that resets within a request", resets 10 echoing),

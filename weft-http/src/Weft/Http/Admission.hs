@@ -5,12 +5,13 @@ module Weft.Http.Admission
     newAdmission,
     admit,
     departEntry,
+    countAgain,
     admitOf,
   )
 where
 
-import Control.Exception (onException)
-import Control.Monad (unless, when)
+import Control.Exception (mask_, onException)
+import Control.Monad (filterM, unless, when)
 import Data.Bits (shiftL, (.|.))
 import Data.IORef
 import Data.List (sortOn)
@@ -20,7 +21,7 @@ import Weft.Http.Limits
 import Weft.Http.Table
 import Weft.Http.Types (cellDeparted)
 import Weft.Socket (SockAddr (..))
-import Weft.Sys (casWord)
+import Weft.Sys (AtomicWords, casWord, pokeWord, readWord, swapWord)
 
 -- | The number of connections, in total and by address. Changed atomically by each connection's
 -- thread, and the total also by threads that evict: an evicted connection does not count while it ends, as otherwise
@@ -42,9 +43,9 @@ admit limits admission@(Admission total _) tables = do
   room <$ unless room (depart admission)
   where
     most = limitConnections limits
-    batch = max 1 (most `div` 64)
+    batch = batchOf limits
     makeRoom = do
-      idle <- concat <$> mapM (idleEntries limits) tables
+      idle <- filterM (stillCounts . snd) . concat =<< mapM (idleEntries limits) tables
       ended <- evicting (map snd (take batch (sortOn fst idle)))
       count <- readIORef total
       case idle of
@@ -52,6 +53,7 @@ admit limits admission@(Admission total _) tables = do
         [] -> pure False
         -- Others have evicted these, or they have received a request.
         _ -> makeRoom
+    stillCounts entry = (== counted) <$> readWord (entryCells entry) cellDeparted
     -- Other threads may evict at the same time. All stop when there is room for a batch.
     evicting [] = pure False
     evicting (entry : entries) = do
@@ -59,15 +61,50 @@ admit limits admission@(Admission total _) tables = do
       if count + batch <= most + 1
         then pure False
         else do
-          ended <- evict entry
-          when ended (departEntry admission entry)
-          (ended ||) <$> evicting entries
+          told <- evict entry
+          before <- if told then casWord (entryCells entry) cellDeparted counted uncounted else pure uncounted
+          when (before == counted) (depart admission)
+          ((before == counted) ||) <$> evicting entries
 
--- | An admitted connection has ended, or was told to end. Only the first call for an entry has an effect.
+-- | The number of connections that are evicted at once.
+batchOf :: Limits -> Int
+batchOf limits = max 1 (limitConnections limits `div` 64)
+
+-- | The states of 'cellDeparted', and their successors:
+--
+-- @
+--   counted                                               -> uncounted (a thread that evicts it, or its end),
+--                                                            kept (its thread)
+--   uncounted   was told to end, or has ended             -> kept (its thread)
+--   kept        counts, and is not evicted any more       -> uncounted (its end)
+-- @
+--
+-- 'counted' is left by compare-and-swap.
+counted, uncounted, kept :: Int
+counted = 0
+uncounted = 1
+kept = 2
+
+-- | An admitted connection has ended.
 departEntry :: Admission -> Entry -> IO ()
 departEntry admission entry = do
-  before <- casWord (entryCells entry) cellDeparted 0 1
-  when (before == 0) (depart admission)
+  before <- swapWord (entryCells entry) cellDeparted uncounted
+  when (before /= uncounted) (depart admission)
+
+-- | To be called by a connection's thread that was told to end, if it has something from its client. It counts again if
+-- it was evicted, so that connections that are told to end in the middle of a request are limited, too. Returns whether
+-- there is room.
+countAgain :: Limits -> Admission -> AtomicWords -> IO Bool
+countAgain limits admission@(Admission total _) cells = mask_ $ do
+  before <- casWord cells cellDeparted counted kept
+  if before /= uncounted
+    then pure True
+    else do
+      count <- atomicModifyIORef' total (\n -> (n + 1, n + 1))
+      let most = limitConnections limits
+          room = most <= 0 || count <= most + batchOf limits
+      if room then pokeWord cells cellDeparted kept else depart admission
+      pure room
 
 -- | Uncount a connection.
 depart :: Admission -> IO ()

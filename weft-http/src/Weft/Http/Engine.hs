@@ -13,7 +13,7 @@ module Weft.Http.Engine
 where
 
 import Control.Exception
-import Control.Monad (forM_, void, when)
+import Control.Monad (forM_, unless, void, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Unsafe as B
@@ -59,14 +59,23 @@ data Loop = Loop !Client !Application !(IO ByteString)
 
 -- Between requests -----------------------------------------------------------------------
 
--- | The connection was told to end: take what its client has sent in the meantime, if anything.
+-- | The connection was told to end: take what its client has sent in the meantime, if anything. If there are too many
+-- connections in that case, this one is reset, as if that had not been received.
 endIdle :: Client -> EndIdle -> IO ByteString
 endIdle client EndIdle = do
   lastOne client
-  connReceive (clientConnection client) (Instant 0) receiveSize `catch` nothing
+  bytes <- connReceive (clientConnection client) (Instant 0) receiveSize `catch` nothing
+  continues <- if B.null bytes then pure True else mayContinue client
+  pure (if continues then bytes else B.empty)
   where
     nothing :: IOException -> IO ByteString
     nothing _ = pure B.empty
+
+-- | Whether a connection that was told to end may answer what it has received. If not, it is reset.
+mayContinue :: Client -> IO Bool
+mayContinue client = do
+  continues <- sharedContinues (clientShared client) (clientCells client)
+  continues <$ unless continues (connAbort (clientConnection client))
 
 -- | The connection was told to end, but its thread continues in order to answer one more request.
 lastOne :: Client -> IO ()
@@ -79,12 +88,16 @@ next loop@(Loop client _ receive) have
   | B.null have = awaitNext client >> setPhase client phaseIdle >> receive >>= parse loop start
   | otherwise = setPhase client phaseIdle >> parse loop start have
 
--- | A head is complete, or was refused. From now on no other thread ends the connection.
+-- | A head is complete, or was refused. From now on no other thread ends the connection. Ends it if it was evicted
+-- before, and there are too many connections.
 leaveIdle :: Client -> IO ()
 leaveIdle client = do
   headCame client
   told <- stopWaiting (clientCells client)
-  when told (lastOne client)
+  when told $ do
+    lastOne client
+    continues <- mayContinue client
+    unless continues (throwIO EndIdle)
 
 -- Heads ----------------------------------------------------------------------------------
 

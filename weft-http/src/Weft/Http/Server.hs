@@ -116,7 +116,7 @@ withServerWith options settings app act = do
   ended <- newEmptyMVar
   admission <- newAdmission
   tables <- forM [1 .. caps] (const newTable)
-  shared <- sharedFor options settings draining
+  shared <- sharedFor options settings draining admission
   let handler plain peer = do
         (cap, _) <- threadCapability =<< myThreadId
         case drop (cap `mod` caps) tables of
@@ -173,22 +173,24 @@ listenIPv6Only port = do
     W.listen sock (serverBacklog defaultServerSettings)
     pure sock
 
-sharedFor :: Options -> Settings -> IORef Bool -> IO Shared
-sharedFor options settings draining = do
+sharedFor :: Options -> Settings -> IORef Bool -> Admission -> IO Shared
+sharedFor options settings draining admission = do
   forM_ ([("setServerName", settingsServerName settings)] <> maybe [] (\value -> [("setAltSvc", value)]) (settingsAltSvc settings)) $ \(name, value) ->
     when (B.any (\c -> (c < 32 && c /= 9) || c == 127) value) $
       ioError (userError ("Weft.Http: " <> name <> ": " <> show value <> " contains a control character, and cannot be the value of a field"))
   date <- newDateLines (server <> more)
+  let limits = bounded (fromMaybe lenient (optionLimits options))
   pure
     Shared
       { sharedSettings = settings,
-        sharedLimits = bounded (fromMaybe lenient (optionLimits options)),
+        sharedLimits = limits,
         sharedTimeout = timeout,
         sharedServerLine = server,
         sharedLines = more,
         sharedDate = date,
         sharedOnRefused = optionOnRefused options,
-        sharedDraining = draining
+        sharedDraining = draining,
+        sharedContinues = countAgain limits admission
       }
   where
     server = if B.null (settingsServerName settings) then B.empty else "Server: " <> settingsServerName settings <> "\r\n"
@@ -197,12 +199,12 @@ sharedFor options settings draining = do
       | settingsTimeout settings <= 0 = maxBound
       | otherwise = seconds (fromIntegral (settingsTimeout settings))
     -- Zero or less means no limit.
-    bounded limits =
-      limits
-        { limitTarget = positive (limitTarget limits),
-          limitHead = positive (limitHead limits),
-          limitHeadTime = lasting (limitHeadTime limits),
-          limitIdle = lasting (limitIdle limits)
+    bounded given =
+      given
+        { limitTarget = positive (limitTarget given),
+          limitHead = positive (limitHead given),
+          limitHeadTime = lasting (limitHeadTime given),
+          limitIdle = lasting (limitIdle given)
         }
     -- Offsets are added to it.
     positive size = if size > 0 then size else maxBound `quot` 4

@@ -77,7 +77,10 @@ data Shared = Shared
     sharedDate :: !DateLines,
     sharedOnRefused :: !(SockAddr -> Refusal -> IO ()),
     -- | Written once, by the thread that begins the shutdown; read by all connections.
-    sharedDraining :: !(IORef Bool)
+    sharedDraining :: !(IORef Bool),
+    -- | Whether a connection that was told to end, and has something from its client, may continue
+    -- ('Weft.Http.Admission.countAgain').
+    sharedContinues :: !(AtomicWords -> IO Bool)
   }
 
 -- | One connection.
@@ -120,8 +123,8 @@ data OpenFile = NoFile | OpenFile !FilePath !Fd
 --   body.
 -- * 'cellSending': the state of a send; see "Weft.Http.SendTime".
 -- * 'cellExpected': the expected size of the next request in bytes; zero if it is small.
--- * 'cellDeparted': 1 if the connection does not count towards the limit any more; see "Weft.Http.Admission". Changed by
---   compare-and-swap, by the connection's thread and by threads that evict it.
+-- * 'cellDeparted': whether the connection counts towards the limit; see "Weft.Http.Admission". Changed by the
+--   connection's thread and by threads that evict it.
 cellPhase, cellRequests, cellBodyBytes, cellBodyTime, cellResponse, cellFinal, cellHandshake, cellBegun, cellBodyFast, cellSending, cellExpected, cellDeparted, cellCount :: Int
 cellPhase = 0
 cellRequests = 1

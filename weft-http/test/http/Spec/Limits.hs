@@ -39,6 +39,18 @@ tests on =
         noConnections server
         found <- readIORef refusals
         sort found @?= sort [BadRequest, BadRequest, BadRequest, TargetTooLong, HeadTooLarge, HeadTooLarge, UnknownCoding, UnknownVersion],
+      -- The server finds all of them there at once, with their requests: each is admitted, and told to end for the next
+      -- one. One more than the limit may continue.
+      testOn on "clients that are told to end, and have sent requests for more than they take, count as well" $ do
+        (port, sock) <- openFreePort
+        clients <- replicateM 100 (connectTo port)
+        forM_ clients $ \client -> ask client "/large?n=20000000" []
+        let options = defaultOptions {optionListeners = [sock], optionLimits = Just defaultLimits {limitConnections = 16}}
+        n <- withServerWith options (quiet defaultSettings) application $ \_ -> do
+          -- The server may have ended a connection with a reset.
+          heard <- forM clients $ \client -> handle (\e -> const (pure B.empty) (e :: IOException)) (hear client)
+          length (filter (not . B.null) heard) <$ mapM_ hangUp clients
+        assertBool (show n <> " were answered") (n >= 1 && n <= 17),
       testOn on "sizes of zero or less mean no limit" . with (\l -> l {limitTarget = 0, limitHead = -1, limitFields = 0}) $ \refusals _ port ->
         withClient port $ \client -> do
           let fields = C.concat ["X-" <> C.pack (show i) <> ": x\r\n" | i <- [1 .. 200 :: Int]]

@@ -47,7 +47,7 @@ tests on =
           replicateM_ 200 (ask client "/" [])
           replicateM_ 200 (hearAnswer client >>= \answer -> assertBool (show answer) (answerBody answer == (if answerStatus answer == 200 then "first" else "second")))
           say client "GET / HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n"
-          length . statusesIn <$> hearEnd client >>= (@?= 1),
+          hearEnd client >>= (@?= 1) . length . statusesIn,
       testOn on "a response to an earlier request" $ do
         earlier <- newEmptyMVar
         outcome <- newEmptyMVar
@@ -58,11 +58,11 @@ tests on =
                 try (late (responseLBS status503 [] "late")) >>= putMVar outcome . discarded
                 respond (responseLBS status200 [] "second")
         withQuietServer defaultSettings app $ \_ port -> withClient port $ \client -> do
-          answerBody <$> get client "/first" >>= (@?= "first")
-          answerBody <$> get client "/second" >>= (@?= "second")
+          get client "/first" >>= (@?= "first") . answerBody
+          get client "/second" >>= (@?= "second") . answerBody
           takeMVar outcome >>= isRefused
           say client "GET /first HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n"
-          statusesIn <$> hearEnd client >>= (@?= [200])
+          hearEnd client >>= (@?= [200]) . statusesIn
     ]
   where
     discarded :: Either SomeException ResponseReceived -> Either SomeException ()
@@ -91,7 +91,7 @@ tests on =
       withQuietServer defaultSettings app $ \_ port -> withClient port $ \client -> do
         first <- get client "/"
         (answerStatus first, answerBody first) @?= (503, "overtook")
-        answerBody <$> get client "/" >>= (@?= "next")
+        get client "/" >>= (@?= "next") . answerBody
         readMVar outcome >>= isRefused
         say client "GET / HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n"
-        statusesIn <$> hearEnd client >>= (@?= [200])
+        hearEnd client >>= (@?= [200]) . statusesIn
