@@ -90,7 +90,7 @@ server = Suite (http </> "test" </> "server-sim") [http </> "sim", hybrid </> "s
     behind = ["test" </> "support", ".." </> "weft" </> "src", http </> "src", http </> "protocol", "core", "src", "src-linux"]
     testsOf = maybe (intercalate " || " (nub (map fst serverPlants))) (among serverPlants)
     serverModules =
-      [(http </> "src", "Weft" </> "Http" </> m) | m <- ["Body.hs", "Engine.hs", "Table.hs", "Timeouts.hs", "Types.hs", "Writer.hs"]]
+      [(http </> "src", "Weft" </> "Http" </> m) | m <- ["Admission.hs", "Body.hs", "Engine.hs", "Table.hs", "Timeouts.hs", "Types.hs", "Writer.hs"]]
         <> [(".." </> "weft" </> "src", "Weft" </> m) | m <- ["IdleTimer.hs", "Socket" </> "Serve.hs"]]
 
 -- | The tests for a bug.
@@ -303,7 +303,8 @@ serverPlants =
     ("/epoll/ && /a request in progress/", Mutant "a busy connection counts as idle" "Http/Table.hs" "      found' <- casWord cells cellPhase phaseFresh phaseBusy\n" "      found' <- casWord cells cellPhase phaseFresh phaseFresh\n"),
     ("/epoll/ && /a refused request/", Mutant "a refused connection is closed with unread data" "Http/Engine.hs" "noDeadline message)\n    linger client\n" "noDeadline message)\n"),
     ("/epoll/ && /a body in two segments/", Mutant "bytes of a body are given twice" "Http/Body.hs" "else have <$ writeIORef (bodyHave body) B.empty\n" "else pure have\n"),
-    ("/epoll/ && (/a shutdown while requests arrive/ || /is evicted/)", Mutant "a request that was received as its connection is told to end is dropped" "Http/Engine.hs" "  when told (lastOne client)\n" "  when told (throwIO EndIdle)\n"),
+    ("/epoll/ && (/a shutdown while requests arrive/ || /is evicted/)", Mutant "a request that was received as its connection is told to end is dropped" "Http/Engine.hs" "  when told $ do\n    lastOne client\n" "  when told (throwIO EndIdle)\n  when told $ do\n    lastOne client\n"),
+    ("/epoll/ && /requests of connections that are told to end/", Mutant "an evicted connection that continues is not limited" "Http/Admission.hs" "room = most <= 0 || count" "room = count > 0 || count"),
     ("/epoll/ && /a shutdown that gives up/", Mutant "ending an idle connection can be interrupted" "Http/Table.hs" "endThread thread cells = uninterruptibleMask_ $ do\n" "endThread thread cells = do\n"),
     ("/epoll/ && /a response after a shutdown has begun/", Mutant "a response after a shutdown has begun is not the last one" "Http/Types.hs" "if draining then pure True else" "if draining && False then pure True else"),
     ("/epoll/ && /a streamed response/", Mutant "the connection goes on before the end of a streamed response is sent" "Http/Writer.hs" "  bytes <- held w *> seal w True\n  sendStrings w [bytes]\n  checkLength w\n" "  _ <- held w *> seal w True\n  checkLength w\n"),

@@ -53,7 +53,7 @@ tests program folder =
         -- A server that never answers: the program waits for it.
         listening $ \server port ->
           weft program [("TMPDIR", scratch)] ["bench", "run", "--rounds", "1", "--", redis, show port] $ \p -> do
-            _ <- accept server
+            _ <- timeout 30000000 (accept server) >>= maybe (assertFailure "the program does not connect") pure
             pid <- getPid (process p) >>= maybe (assertFailure "it has ended") pure
             children <- words <$> readFile ("/proc/" <> show pid <> "/task/" <> show pid <> "/children")
             assertBool "the program is no child" (not (null children))
