@@ -31,7 +31,7 @@ rudeFolder env = folderOf env "rude" [("1k", 1024), ("large", 16777216)]
 -- | The arguments that tell a static server which folder to serve.
 rootArguments :: Subject -> FilePath -> [String]
 rootArguments subject root
-  | subjectName subject `elem` ["weft", "weft-serve"] = ["serve", root, "--cores", "1"]
+  | subjectName subject `elem` ["weft", "weft-serve"] = ["serve", root, "--cores", "1", "--keep-alive-requests", "0"]
   | otherwise = ["--root", root]
 
 -- | A file of the given size in MiB, written to the disk, none of whose pages compresses to nothing.
