@@ -19,7 +19,7 @@ import qualified Data.Map.Strict as Map
 import Data.Word (Word64)
 import Weft.Http.Limits
 import Weft.Http.Table
-import Weft.Http.Types (cellDeparted)
+import Weft.Http.Types (cellAdmission)
 import Weft.Socket (SockAddr (..))
 import Weft.Sys (AtomicWords, casWord, pokeWord, readWord, swapWord)
 
@@ -53,7 +53,7 @@ admit limits admission@(Admission total _) tables = do
         [] -> pure False
         -- Others have evicted these, or they have received a request.
         _ -> makeRoom
-    stillCounts entry = (== counted) <$> readWord (entryCells entry) cellDeparted
+    stillCounts entry = (== counted) <$> readWord (entryCells entry) cellAdmission
     -- Other threads may evict at the same time. All stop when there is room for a batch.
     evicting [] = pure False
     evicting (entry : entries) = do
@@ -62,7 +62,7 @@ admit limits admission@(Admission total _) tables = do
         then pure False
         else do
           told <- evict entry
-          before <- if told then casWord (entryCells entry) cellDeparted counted uncounted else pure uncounted
+          before <- if told then casWord (entryCells entry) cellAdmission counted uncounted else pure uncounted
           when (before == counted) (depart admission)
           ((before == counted) ||) <$> evicting entries
 
@@ -70,7 +70,7 @@ admit limits admission@(Admission total _) tables = do
 batchOf :: Limits -> Int
 batchOf limits = max 1 (limitConnections limits `div` 64)
 
--- | The states of 'cellDeparted', and their successors:
+-- | The states of 'cellAdmission', and their successors:
 --
 -- @
 --   counted                                               -> uncounted (a thread that evicts it, or its end),
@@ -88,22 +88,22 @@ kept = 2
 -- | An admitted connection has ended.
 departEntry :: Admission -> Entry -> IO ()
 departEntry admission entry = do
-  before <- swapWord (entryCells entry) cellDeparted uncounted
+  before <- swapWord (entryCells entry) cellAdmission uncounted
   when (before /= uncounted) (depart admission)
 
 -- | To be called by a connection's thread that was told to end, if it has something from its client. It counts again if
--- it was evicted, so that connections that are told to end in the middle of a request are limited, too. Returns whether
+-- it was evicted, so that connections that are told to end and have a request are limited, too. Returns whether
 -- there is room.
 countAgain :: Limits -> Admission -> AtomicWords -> IO Bool
 countAgain limits admission@(Admission total _) cells = mask_ $ do
-  before <- casWord cells cellDeparted counted kept
+  before <- casWord cells cellAdmission counted kept
   if before /= uncounted
     then pure True
     else do
       count <- atomicModifyIORef' total (\n -> (n + 1, n + 1))
       let most = limitConnections limits
           room = most <= 0 || count <= most + batchOf limits
-      if room then pokeWord cells cellDeparted kept else depart admission
+      if room then pokeWord cells cellAdmission kept else depart admission
       pure room
 
 -- | Uncount a connection.

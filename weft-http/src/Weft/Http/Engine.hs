@@ -179,7 +179,8 @@ answer loop@(Loop client app _) h !rest = do
 noBody :: IO ByteString
 noBody = pure B.empty
 
--- | Run the application for the request of that number. If it returns or throws before it has responded, the client gets a response to an exception.
+-- | Run the application for the request of that number. If it returns or throws before it has responded, the client
+-- gets a response to an exception.
 runApplication :: Client -> Int -> Application -> Head -> Maybe Body -> ByteString -> Request -> IO ()
 runApplication client n app h body rest request = interruptible ((app request answered >> responded) `catch` failed)
   where

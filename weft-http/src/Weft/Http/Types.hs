@@ -19,7 +19,7 @@ module Weft.Http.Types
     cellBegun,
     cellSending,
     cellExpected,
-    cellDeparted,
+    cellAdmission,
     cellCount,
 
     -- * Phases
@@ -123,9 +123,9 @@ data OpenFile = NoFile | OpenFile !FilePath !Fd
 --   body.
 -- * 'cellSending': the state of a send; see "Weft.Http.SendTime".
 -- * 'cellExpected': the expected size of the next request in bytes; zero if it is small.
--- * 'cellDeparted': whether the connection counts towards the limit; see "Weft.Http.Admission". Changed by the
+-- * 'cellAdmission': whether the connection counts towards the limit; see "Weft.Http.Admission". Changed by the
 --   connection's thread and by threads that evict it.
-cellPhase, cellRequests, cellBodyBytes, cellBodyTime, cellResponse, cellFinal, cellHandshake, cellBegun, cellBodyFast, cellSending, cellExpected, cellDeparted, cellCount :: Int
+cellPhase, cellRequests, cellBodyBytes, cellBodyTime, cellResponse, cellFinal, cellHandshake, cellBegun, cellBodyFast, cellSending, cellExpected, cellAdmission, cellCount :: Int
 cellPhase = 0
 cellRequests = 1
 cellBodyBytes = 2
@@ -137,7 +137,7 @@ cellBegun = 7
 cellBodyFast = 8
 cellSending = 9
 cellExpected = 10
-cellDeparted = 11
+cellAdmission = 11
 cellCount = 12
 
 -- | The phases of a connection and their successors:
