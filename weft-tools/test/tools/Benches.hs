@@ -7,7 +7,7 @@ import Data.List (isInfixOf, stripPrefix, tails)
 import Program
 import System.Directory (createDirectoryIfMissing)
 import System.Exit (ExitCode (..))
-import System.FilePath ((</>))
+import System.FilePath (takeFileName, (</>))
 import System.IO (IOMode (ReadWriteMode), withBinaryFile)
 import System.Posix.Files (createNamedPipe, getFileStatus, isNamedPipe)
 import Test.Tasty
@@ -61,6 +61,14 @@ tests program folder =
           writes ["get", "http://127.0.0.1:" <> show port <> "/healthz", "-o"] ExitSuccess "ok"
           -- Nothing can be measured, and the result says so.
           writes ["bench", "echo", "--quick", "--json"] (ExitFailure 1) "\"bench\": \"echo\"",
+      testCase "a report does not overwrite a result" $ do
+        (figures, _) <- place "report-over"
+        let file = figures </> "pong.json"
+        writeFile file savedPong
+        (code, out) <- outcome program [] ["bench", "report", file, "-o", figures </> ".." </> takeFileName figures </> "pong.json"]
+        code @?= ExitFailure 2
+        contains out ("weft bench: " <> file <> " would be overwritten")
+        readFile file >>= (@?= savedPong),
       testCase "a document takes its figures from kept results, and names the peer that is missing" $ do
         (figures, document) <- place "readme"
         writeFile (figures </> "pong.json") savedPong

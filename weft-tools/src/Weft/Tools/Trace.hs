@@ -25,13 +25,13 @@ import GHC.IO.Exception (IOException (ioe_description))
 import Options.Applicative
 import System.Directory (canonicalizePath, doesDirectoryExist, doesFileExist, findExecutable, makeAbsolute, removeFile, renameFile)
 import System.Exit (ExitCode (..), exitWith)
-import System.FilePath (equalFilePath, replaceExtension, takeDirectory, takeFileName)
+import System.FilePath (replaceExtension, takeDirectory, takeFileName)
 import System.IO (IOMode (ReadMode), hFileSize, hSetEncoding, stderr, stdout, utf8, withBinaryFile)
 import System.IO.Error (isDoesNotExistError, isPermissionError)
 import System.Posix.Files (getFileStatus, isDirectory, isRegularFile)
 import System.Posix.Signals (Handler (Catch, Ignore), installHandler, sigHUP, sigINT, sigKILL, sigTERM, signalProcess)
 import System.Process (createProcess, delegate_ctlc, getPid, proc, terminateProcess, waitForProcess)
-import Weft.Tools.Bench.Output (checkOutputs, writeOut, writeText)
+import Weft.Tools.Bench.Output (checkOutputs, sameFile, writeOut, writeText)
 import Weft.Tools.Bench.Proc (availableBytes)
 import Weft.Tools.Bench.Table (renderNumber)
 import Weft.Tools.Binary (Linked (..), howLinked, mentions, optionsAmong)
@@ -168,10 +168,9 @@ view file page json = do
   mapM_ (`hSetEncoding` utf8) [stdout, stderr]
   let target = fromMaybe (replaceExtension file "html") page
       outputs = target : maybe [] pure json
-      same a b = equalFilePath <$> canonicalizePath a <*> canonicalizePath b
-  overwritten <- or <$> mapM (same file) outputs
+  overwritten <- or <$> mapM (sameFile file) outputs
   when overwritten $ refuse (T.pack file <> " would be overwritten: name another file with -o")
-  twice <- maybe (pure False) (same target) json
+  twice <- maybe (pure False) (sameFile target) json
   when twice $ refuse ("the page and the JSON cannot both be in " <> T.pack target)
   readable <- try (sizeOf =<< getFileStatus file)
   free <- availableBytes

@@ -10,6 +10,7 @@ module Weft.Tools.Bench.Output
     writeOut,
     writeText,
     isSpecial,
+    sameFile,
   )
 where
 
@@ -26,6 +27,10 @@ import System.Exit (ExitCode (..), exitWith)
 import System.FilePath (equalFilePath, takeDirectory, takeFileName)
 import System.IO (Handle, IOMode (WriteMode), hClose, openBinaryTempFileWithDefaultPermissions, stderr, withBinaryFile)
 import System.Posix.Files (getFileStatus, isDirectory, isRegularFile)
+
+-- | Whether both names lead to the same file.
+sameFile :: FilePath -> FilePath -> IO Bool
+sameFile a b = equalFilePath <$> canonicalizePath a <*> canonicalizePath b
 
 -- | End the program with status 2 if one of the files cannot be written, or is there twice. The first argument is the
 -- command's name. The files stay as they are.

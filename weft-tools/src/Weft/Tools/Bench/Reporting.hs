@@ -25,6 +25,7 @@ import System.Exit (ExitCode (..), exitWith)
 import System.FilePath (makeRelative, takeDirectory, (</>))
 import System.IO (Handle, IOMode (ReadMode, WriteMode), hSetEncoding, stderr, stdout, utf8, withFile)
 import Weft.Tools.Bench.Compare
+import Weft.Tools.Bench.Output (sameFile)
 import Weft.Tools.Bench.Readme
 import Weft.Tools.Bench.Report
 import Weft.Tools.Bench.Saved
@@ -46,6 +47,8 @@ reportCommand registry =
   where
     files = some (strArgument (metavar "FILE.json..." <> help "What weft bench --json wrote"))
     report output names = do
+      overwritten <- if output == "-" then pure [] else filterM (sameFile output) names
+      forM_ overwritten $ \name -> refuse (T.pack name <> " would be overwritten: name another file with -o")
       results <- loaded names
       let page = renderReport (described registry) (inOrder registry results)
       if output == "-" then hSetEncoding stdout utf8 >> T.putStr page else writing output page >> T.putStrLn (T.pack output)
