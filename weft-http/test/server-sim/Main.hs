@@ -5,6 +5,7 @@
 -- by modules with the same names (@sim@).
 module Main (main) where
 
+import AdmissionScenario (admissionTests)
 import IdleTimerScenario (idleTimerTests)
 import ServerScenario (serverTests)
 import System.Environment (setEnv)
@@ -16,4 +17,4 @@ main :: IO ()
 main = do
   -- One simulation at a time.
   setEnv "TASTY_NUM_THREADS" "1"
-  defaultMain (testGroup "server-sim" [serverTests, idleTimerTests, usersTests])
+  defaultMain (testGroup "server-sim" [serverTests, admissionTests, idleTimerTests, usersTests])

@@ -39,6 +39,7 @@ module Weft.IdleTimer
     awaiting,
     awaited,
     remaining,
+    remainingAt,
     expired,
   )
 where
@@ -293,11 +294,14 @@ awaited d = do
 
 -- | The time until it is due by the coarse clock, at least zero. While it is paused, its full length.
 remaining :: IdleTimer -> IO Duration
-remaining d = do
+remaining d = coarseNow >>= \t -> remainingAt (Instant t) d
+
+-- | The time from an instant until it is due, at least zero. While it is paused, its full length. The times of several
+-- idle timers can be compared if they are all from the same instant.
+remainingAt :: Instant -> IdleTimer -> IO Duration
+remainingAt (Instant t) d = do
   at <- peekWord (idleTimerWords d) wordDue
-  if at == paused
-    then pure (Duration (idleTimerSpan d))
-    else Duration . max 0 . (fromIntegral at -) <$> coarseNow
+  pure (Duration (if at == paused then idleTimerSpan d else max 0 (fromIntegral at - t)))
 
 -- | Whether it has expired: its action is running, or has run.
 expired :: IdleTimer -> IO Bool

@@ -21,7 +21,7 @@ import Weft.Http.Limits
 import Weft.Http.Table
 import Weft.Http.Types (cellAdmission)
 import Weft.Socket (SockAddr (..))
-import Weft.Sys (AtomicWords, casWord, pokeWord, readWord, swapWord)
+import Weft.Sys (AtomicWords, casWord, now, pokeWord, readWord, swapWord)
 
 -- | The number of connections, in total and by address. Changed atomically by each connection's
 -- thread, and the total also by threads that evict: an evicted connection does not count while it ends, as otherwise
@@ -45,7 +45,8 @@ admit limits admission@(Admission total _) tables = do
     most = limitConnections limits
     batch = batchOf limits
     makeRoom = do
-      idle <- filterM (stillCounts . snd) . concat =<< mapM (idleEntries limits) tables
+      at <- now
+      idle <- filterM (stillCounts . snd) . concat =<< mapM (idleEntries limits at) tables
       ended <- evicting (map snd (take batch (sortOn fst idle)))
       count <- readIORef total
       case idle of

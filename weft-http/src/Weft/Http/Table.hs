@@ -34,6 +34,7 @@ import Control.Monad (filterM, forM, forM_, void, when)
 import Data.IORef
 import qualified Data.IntMap.Strict as IntMap
 import Data.Maybe (fromMaybe, maybeToList)
+import Weft.Core.Time (Instant)
 import Weft.Http.Limits
 import Weft.Http.Timeouts (shareOfIdleTimeLeft, shareOfTimeLeft)
 import Weft.Http.Types
@@ -141,16 +142,19 @@ endIdle alsoFresh table = do
     phase entry = peekWord (entryCells entry) cellPhase
     ends p = p == phaseIdle || (alsoFresh && p == phaseFresh)
 
--- | The connections that wait for a request, with the share of their time that is left, from 1 downwards. Any thread
--- may call it.
-idleEntries :: Limits -> Table -> IO [(Double, Entry)]
-idleEntries limits table = do
+-- | The connections that wait for a request, with the share of their time that is left at an instant, from 1 downwards.
+-- Any thread may call it.
+--
+-- The instant is the same for all connections: a thread that examines them is preempted for longer than some of them
+-- differ.
+idleEntries :: Limits -> Instant -> Table -> IO [(Double, Entry)]
+idleEntries limits at table = do
   entries <- entriesOf table
   found <- forM entries $ \entry -> do
     phase <- peekWord (entryCells entry) cellPhase
     if phase == phaseFresh || phase == phaseIdle
-      then (\left -> [(left, entry)]) <$> shareOfTimeLeft limits (entryCells entry) (entryDeadline entry)
+      then (\left -> [(left, entry)]) <$> shareOfTimeLeft limits at (entryCells entry) (entryDeadline entry)
       else do
         since <- readIORef (entryHttp2 entry) >>= maybe (pure Nothing) controlIdleSince
-        mapM (fmap (\left -> (left, entry)) . shareOfIdleTimeLeft limits) (maybeToList since)
+        pure [(shareOfIdleTimeLeft limits at began, entry) | began <- maybeToList since]
   pure (concat found)

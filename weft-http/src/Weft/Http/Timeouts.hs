@@ -58,7 +58,7 @@ import Weft.Http.SendTime
 import Weft.Http.Settings
 import Weft.Http.Types
 import Weft.IdleTimer
-import Weft.Sys (AtomicWords, now, peekWord, pokeWord)
+import Weft.Sys (AtomicWords, peekWord, pokeWord)
 import Weft.Transport hiding (Instant)
 
 -- | A head has begun, or the connection has: start the time limit of a head.
@@ -180,16 +180,15 @@ orTimeOver client act =
 timedOut :: Client -> IO Bool
 timedOut = expired . clientIdleTimer
 
--- | The share of an idle client's time that is left, from 1 downwards. Any thread may call it.
-shareOfTimeLeft :: Limits -> AtomicWords -> IdleTimer -> IO Double
-shareOfTimeLeft limits cells deadline = do
+-- | The share of an idle client's time that is left at an instant, from 1 downwards. Any thread may call it.
+shareOfTimeLeft :: Limits -> Instant -> AtomicWords -> IdleTimer -> IO Double
+shareOfTimeLeft limits at cells deadline = do
   phase <- peekWord cells cellPhase
-  left <- remaining deadline
+  left <- remainingAt at deadline
   let whole = (if phase == phaseIdle then limitIdle else limitHeadTime) limits
   pure (toSeconds left / max 0.001 (toSeconds whole))
 
--- | The share of a client's time that is left, from 1 downwards, if it has been idle since an instant.
-shareOfIdleTimeLeft :: Limits -> Instant -> IO Double
-shareOfIdleTimeLeft limits (Instant since) = do
-  Instant t <- now
-  pure (1 - toSeconds (Duration (t - since)) / max 0.001 (toSeconds (limitIdle limits)))
+-- | The share of a client's time that is left at an instant, from 1 downwards, if it has been idle since another.
+shareOfIdleTimeLeft :: Limits -> Instant -> Instant -> Double
+shareOfIdleTimeLeft limits (Instant at) (Instant since) =
+  1 - toSeconds (Duration (at - since)) / max 0.001 (toSeconds (limitIdle limits))
