@@ -16,10 +16,11 @@ import qualified Spec.Peers
 import qualified Spec.Roles
 import qualified Spec.Rude
 import qualified Spec.Secure
+import qualified Spec.Segments
 import qualified Spec.Statistics
 import qualified Spec.Views
 import Test.Tasty hiding (defaultMain)
 import Weft.Test.Main (defaultMain)
 
 main :: IO ()
-main = defaultMain (testGroup "openflow" [Spec.Network.tests, Spec.Peers.tests, Spec.Roles.tests, Spec.Leaving.tests, Spec.Statistics.tests, Spec.Rude.tests, Spec.Limits.tests, Spec.Load.tests, Spec.Northbound.tests, Spec.Answers.tests, Spec.Ovs.tests, Spec.Secure.tests, Spec.Cluster.tests, Spec.Members.tests, Spec.Views.tests, Spec.Mininet.tests])
+main = defaultMain (testGroup "openflow" [Spec.Network.tests, Spec.Segments.tests, Spec.Peers.tests, Spec.Roles.tests, Spec.Leaving.tests, Spec.Statistics.tests, Spec.Rude.tests, Spec.Limits.tests, Spec.Load.tests, Spec.Northbound.tests, Spec.Answers.tests, Spec.Ovs.tests, Spec.Secure.tests, Spec.Cluster.tests, Spec.Members.tests, Spec.Views.tests, Spec.Mininet.tests])

@@ -81,7 +81,7 @@ runController settings server app = withController settings server app (\_ s -> 
 withController :: Settings -> ServerSettings -> Placement -> (Controller -> Server -> IO a) -> IO a
 withController settings server app act = do
   c <- newController settings app
-  withLoops c (withServer server {serverAcceptors = serverAcceptors server <|> Just 1} (handler c) (act c))
+  withLoops c (withServer server {serverAcceptors = serverAcceptors server <|> Just 1} (handler c) (\s -> act c s `finally` writeIORef (controllerEnding c) True))
   where
     handler :: Controller -> Socket -> SockAddr -> IO ()
     handler c sock peer = serveConnection c (socketConnection sock peer)
@@ -98,6 +98,7 @@ newController settings app = do
     <*> newIORef 0
     <*> (maybe newLldpKey pure (settingsLldpKey settings) >>= newIORef)
     <*> newIORef noReports
+    <*> newIORef False
 
 -- | Run the controller's own threads during an action: link discovery and port counters.
 withLoops :: Controller -> IO a -> IO a

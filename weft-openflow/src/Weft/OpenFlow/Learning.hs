@@ -78,6 +78,9 @@ learningSwitch = learningSwitchWith defaultLearningSettings
 -- | The learning switch with other settings. A flow matches the input port and both addresses, so the first packet of a
 -- host that has moved matches no flow and reaches the controller. When a port goes down, or the spanning tree changes,
 -- the addresses and flows of the ports concerned are removed: those to other switches, before or after the change.
+-- A packet to an unknown address is flooded, and the flows of packets from that address are deleted. Such a flow may
+-- be left from an earlier controller, or be older than the memory of addresses. It would hide the host's answers from
+-- the controller, so that all packets to the host would be flooded.
 learningSwitchWith :: LearningSettings -> App Learned
 learningSwitchWith settings = App (Learned emptyTable emptyTable 0 []) handle
   where
@@ -88,9 +91,11 @@ learningSwitchWith settings = App (Learned emptyTable emptyTable 0 []) handle
       TreeChanged
         | FloodTo _ trunks <- contextFlooding context ->
           let concerned = trunks ++ filter (`notElem` trunks) (formerTrunks l)
-           in (forgetPorts concerned l {formerTrunks = trunks}, map flush concerned)
+           in (forgetPorts concerned l {formerTrunks = trunks}, concatMap (\p -> [flush p, flushFrom p]) concerned)
       _ -> (l, [])
     flush port = Send (FlowModMessage (deletion settings) {flowOutPort = port})
+    -- A port that has left the tree must not forward by an old flow.
+    flushFrom port = Send (FlowModMessage (deletion settings) {flowMatch = [InPort port]})
 
 -- | The deletion of all flows of this application.
 deletion :: LearningSettings -> FlowMod
@@ -154,7 +159,7 @@ forward :: LearningSettings -> Context -> Frame -> PacketIn -> Learned -> [Reply
 forward settings context frame p l
   | isMulticast (frameDst frame) = release p (floodActions context port)
   | otherwise = case learnedPort (frameDst frame) l of
-    Nothing -> release p (floodActions context port)
+    Nothing -> Send (FlowModMessage (deletion settings) {flowMatch = [EthSrc (frameDst frame)]}) : release p (floodActions context port)
     Just to
       | packetInBuffer p /= noBuffer -> let !reply = flow to (packetInBuffer p) in [reply]
       | otherwise -> let !reply = flow to noBuffer in reply : release p (actions to)

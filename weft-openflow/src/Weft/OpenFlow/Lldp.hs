@@ -1,9 +1,10 @@
 -- |
--- The LLDP frames of link discovery. Pure, except for 'newLldpKey'. Parsing is total.
+-- The frames of link discovery, called probes. Pure, except for 'newLldpKey'. Parsing is total.
 --
--- A controller sends such a frame from each port. The frame names the switch and the port. When another switch reports
--- the frame, the controller knows a link. Hosts receive these frames too, and may send LLDP frames of their own. So a
--- frame has a tag, a keyed hash of the switch and the port (SipHash-2-4, 64 bits), and the controller ignores frames
+-- A controller sends two probes from each port. Both name the switch and the port. When another switch reports one, the
+-- controller knows a link. The first probe is an LLDP frame, which bridges do not forward: its link is a cable. The
+-- second has the same content, but a group address that bridges forward: it also finds links through bridges that are
+-- not controlled. Hosts receive these frames too, and may send frames of their own. So a frame has a tag, a keyed hash of the switch and the port (SipHash-2-4, 64 bits), and the controller ignores frames
 -- without a valid tag. A host without the key cannot name any port but the one whose frames it receives.
 --
 -- The tag does not prevent the relay of a genuine frame: two hosts that pass each other the frames of their ports make
@@ -19,6 +20,9 @@ module Weft.OpenFlow.Lldp
 
     -- * Frames
     lldpFrame,
+    bridgedFrame,
+    Path (..),
+    pathOf,
     LldpOrigin (..),
     lldpOrigin,
     lldpDestination,
@@ -74,12 +78,35 @@ tagOf (LldpKey key) (DatapathId d) (PortNo port) = case sipHash (SipKey (word64A
 lldpDestination :: MacAddress
 lldpDestination = MacAddress 0x0180c200000e
 
+-- | A locally administered group address, which bridges forward.
+bridgedDestination :: MacAddress
+bridgedDestination = MacAddress 0x035746000001
+
+-- | What a probe has passed.
+data Path
+  = -- | No bridge: it was an LLDP frame.
+    Cable
+  | -- | A cable, or bridges.
+    AnyPath
+  deriving (Eq, Show)
+
+-- | The path of a probe with that header.
+pathOf :: Frame -> Path
+pathOf frame = if frameType frame == etherTypeLldp then Cable else AnyPath
+
 -- | An LLDP frame that identifies the sending switch and port, with that source address. Chassis and port IDs have the
 -- local subtype; the lifetime is 120 seconds. The tag is an organizationally specific TLV (IEEE 802.1AB, 8.6).
 lldpFrame :: LldpKey -> DatapathId -> PortNo -> MacAddress -> ByteString
-lldpFrame key datapath (PortNo port) address = fromMaybe B.empty (runPut (header <> tlvs))
+lldpFrame = probeFrame lldpDestination etherTypeLldp
+
+-- | A probe with the content of 'lldpFrame', which bridges forward.
+bridgedFrame :: LldpKey -> DatapathId -> PortNo -> MacAddress -> ByteString
+bridgedFrame = probeFrame bridgedDestination etherTypeProbe
+
+probeFrame :: MacAddress -> Word16 -> LldpKey -> DatapathId -> PortNo -> MacAddress -> ByteString
+probeFrame destination etherType key datapath (PortNo port) address = fromMaybe B.empty (runPut (header <> tlvs))
   where
-    header = putMac lldpDestination <> putMac address <> putWord16 etherTypeLldp
+    header = putMac destination <> putMac address <> putWord16 etherType
     tlvs =
       tlv 1 (putWord8 7 <> putBytes (prefix <> BC.pack (show datapath)))
         <> tlv 2 (putWord8 7 <> putWord32 port)
@@ -97,7 +124,7 @@ prefix = BC.pack "dpid:"
 organization :: ByteString
 organization = B.pack [0x02, 0x57, 0x46, 1]
 
--- | The origin of an LLDP frame.
+-- | The origin of a probe, or of a similar frame.
 data LldpOrigin
   = -- | A controller with this key, from this port of a switch.
     FromPort !DatapathId !PortNo
@@ -110,7 +137,7 @@ data LldpOrigin
 -- | The origin of a frame, given its header and its bytes.
 lldpOrigin :: LldpKey -> Frame -> ByteString -> LldpOrigin
 lldpOrigin key frame s = fromMaybe OtherLldp $ do
-  guard (frameType frame == etherTypeLldp)
+  guard (isProbe frame)
   (1, chassis, rest) <- next (B.drop (framePayload frame) s)
   (2, port, behind) <- next rest
   name <- B.stripPrefix prefix (B.drop 1 chassis)

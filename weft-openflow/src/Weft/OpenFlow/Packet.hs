@@ -9,6 +9,8 @@ module Weft.OpenFlow.Packet
     Frame (..),
     ethernet,
     etherTypeLldp,
+    etherTypeProbe,
+    isProbe,
     etherTypeArp,
     etherTypeIpv4,
 
@@ -61,6 +63,14 @@ ethernet s
 -- | Link Layer Discovery Protocol (IEEE 802.1AB).
 etherTypeLldp :: Word16
 etherTypeLldp = 0x88cc
+
+-- | The type of probes that bridges forward: IEEE 802's first type for local experiments.
+etherTypeProbe :: Word16
+etherTypeProbe = 0x88b5
+
+-- | Whether a frame may be a probe of link discovery.
+isProbe :: Frame -> Bool
+isProbe frame = frameType frame == etherTypeLldp || frameType frame == etherTypeProbe
 
 -- | Address Resolution Protocol (RFC 826).
 etherTypeArp :: Word16

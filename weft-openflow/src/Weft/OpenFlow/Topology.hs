@@ -2,9 +2,10 @@
 -- The network as a controller knows it: switches, ports, links, hosts, and a spanning tree for flooding. Pure: time
 -- is an argument, and a change returns the switches whose applications must be informed.
 --
--- A link is discovered when a switch reports an LLDP frame that another switch has sent. A port that has just come up
--- is left out of floods until a link there would have been discovered ('topologySettle'). So the tree excludes a loop
--- of new switches before a packet can circulate in it.
+-- A link is discovered when a switch reports a probe (see "Weft.OpenFlow.Lldp") that another switch has sent. A port
+-- that has just come up is left out of floods until a link there would have been discovered ('topologySettle'). So the
+-- tree excludes a loop of new switches before a packet can circulate in it. A port may have links to several others: a
+-- bridge that is not controlled joins them.
 --
 -- Where several controllers share a network, the others report the links of the switches that they manage
 -- ('linksReported'), so that all compute the same tree, also of switches that are connected to some of them only.
@@ -26,6 +27,7 @@ module Weft.OpenFlow.Topology
     isOwnLink,
     topologyHosts,
     topologyTree,
+    isBlocked,
     topologySwept,
     topologyVersion,
     flooding,
@@ -45,9 +47,6 @@ module Weft.OpenFlow.Topology
     hostGone,
     silentHosts,
     timePassed,
-
-    -- * Trees
-    spanningTree,
   )
 where
 
@@ -58,11 +57,10 @@ import Data.Ord (Down (..))
 import qualified Data.Set as Set
 import Data.Word (Word32, Word64)
 import Weft.OpenFlow.App (Flooding (..), Millis)
+import Weft.OpenFlow.Lldp (Path (..))
 import Weft.OpenFlow.Message
+import Weft.OpenFlow.SpanningTree
 import Weft.OpenFlow.Types
-
--- | A port of a switch.
-type Place = (DatapathId, PortNo)
 
 -- | A connected switch.
 data Switch = Switch
@@ -90,7 +88,7 @@ data Host = Host
 
 -- | Times and limits; start from 'defaultTopologySettings'.
 data TopologySettings = TopologySettings
-  { -- | A link is removed after that time without an LLDP frame.
+  { -- | A link is removed after that time without a probe.
     topologyLinkLife :: !Millis,
     -- | A port is left out of floods for that time after it has come up.
     topologySettle :: !Millis,
@@ -103,7 +101,7 @@ data TopologySettings = TopologySettings
     -- | A host is removed after that time without a packet, at most an eighth of it later; 0: never.
     topologyHostLife :: !Millis,
     -- | The maximum number of ports of a switch. Further ports are ignored. This bounds the size of a message that
-    -- floods, and the number of LLDP frames that are sent at a time.
+    -- floods, and the number of probes that are sent at a time.
     topologyMostPorts :: !Int
   }
 
@@ -118,12 +116,13 @@ data Topology = Topology
     topologySettings :: !TopologySettings,
     -- | The switches.
     topologySwitches :: !(Map.Map DatapathId Switch),
-    -- | Links, each direction separately: from the sending port to the receiving port and the time of the last LLDP
-    -- frame.
-    links :: !(Map.Map Place (Place, Millis)),
+    -- | Links, each direction separately: the sending port, the receiving port, and the time of the last probe.
+    links :: !(Map.Map (Place, Place) Millis),
+    -- | Those of 'links' that are cables, as LLDP frames have passed, and the time of the last one.
+    cables :: !(Map.Map (Place, Place) Millis),
     -- | Links to a switch that has disconnected since, and links that other controllers report no more. They are not in
     -- the tree. But until they expire, nothing is flooded to their ports: another controller may flood over them.
-    lapsed :: !(Map.Map Place (Place, Millis)),
+    lapsed :: !(Map.Map (Place, Place) Millis),
     -- | The links that other controllers have reported, and when they last did. They expire together.
     reported :: !(Set.Set (Place, Place)),
     reportedAt :: !Millis,
@@ -137,8 +136,10 @@ data Topology = Topology
     settling :: !(Set.Set (Millis, Place)),
     -- | The end of that time, by port.
     settlingAt :: !(Map.Map Place Millis),
-    -- | The ports in the spanning tree: both ends of each of its links.
+    -- | The ports in the spanning tree ("Weft.OpenFlow.SpanningTree").
     topologyTree :: !(Set.Set Place),
+    -- | The other ports that have links.
+    blocked :: !(Set.Set Place),
     -- | The ports to other switches, by switch.
     trunks :: !(Map.Map DatapathId (Set.Set PortNo)),
     -- | How each switch floods.
@@ -157,7 +158,27 @@ type Changed = [DatapathId]
 -- | No switches.
 emptyTopology :: TopologySettings -> Topology
 emptyTopology settings =
-  Topology settings Map.empty Map.empty Map.empty Set.empty 0 Map.empty Map.empty Map.empty Set.empty Map.empty Set.empty Map.empty Map.empty 0 0 0
+  Topology
+    { topologySettings = settings,
+      topologySwitches = Map.empty,
+      links = Map.empty,
+      cables = Map.empty,
+      lapsed = Map.empty,
+      reported = Set.empty,
+      reportedAt = 0,
+      topologyHosts = Map.empty,
+      hostsAt = Map.empty,
+      hostsOn = Map.empty,
+      settling = Set.empty,
+      settlingAt = Map.empty,
+      topologyTree = Set.empty,
+      blocked = Set.empty,
+      trunks = Map.empty,
+      floods = Map.empty,
+      topologySwept = 0,
+      topologyVersion = 0,
+      hostClock = 0
+    }
 
 -- | The links, each direction separately: those of 'topologyOwnLinks' and those that were reported.
 topologyLinks :: Topology -> [(Place, Place)]
@@ -165,13 +186,18 @@ topologyLinks t
   | Set.null (reported t) = topologyOwnLinks t
   | otherwise = Set.toList (reported t <> Set.fromList (topologyOwnLinks t))
 
--- | The links whose LLDP frames this controller has seen, each direction separately.
+-- | The links whose probes this controller has seen, each direction separately.
 topologyOwnLinks :: Topology -> [(Place, Place)]
-topologyOwnLinks t = [(from, to) | (from, (to, _)) <- Map.toList (links t)]
+topologyOwnLinks = Map.keys . links
 
 -- | Whether 'topologyOwnLinks' has the link from the first port to the second. O(log links).
 isOwnLink :: Place -> Place -> Topology -> Bool
-isOwnLink from to t = fmap fst (Map.lookup from (links t)) == Just to
+isOwnLink from to t = Map.member (from, to) (links t)
+
+-- | Whether a port has links, but is not in the tree. Packets that arrive there are dropped: their sender also reaches
+-- the tree by another port. O(log links).
+isBlocked :: Place -> Topology -> Bool
+isBlocked place = Set.member place . blocked
 
 -- | How a switch floods.
 flooding :: DatapathId -> Topology -> Flooding
@@ -192,10 +218,11 @@ switchJoined time d version ports t = case switchLeft d t of
 switchLeft :: DatapathId -> Topology -> (Topology, Changed)
 switchLeft d t
   | Map.notMember d (topologySwitches t) = (t, [])
-  | otherwise = filter (/= d) <$> replantIfChanged t gone {links = kept, lapsed = Map.filterWithKey atConnected (ended <> lapsed gone)}
+  | otherwise = filter (/= d) <$> replantIfChanged t gone {links = kept, cables = Map.filterWithKey stays (cables gone), lapsed = Map.filterWithKey atConnected (ended <> lapsed gone)}
   where
-    (ended, kept) = Map.partitionWithKey (\from (to, _) -> fst from == d || fst to == d) (links gone)
-    atConnected from (to, _) = any ((`Map.member` topologySwitches gone) . fst) [from, to]
+    (kept, ended) = Map.partitionWithKey stays (links gone)
+    stays (from, to) _ = fst from /= d && fst to /= d
+    atConnected (from, to) _ = any ((`Map.member` topologySwitches gone) . fst) [from, to]
     gone =
       (withoutHosts (filter ((== d) . fst) (Map.keys (hostsAt t))) t)
         { topologySwitches = Map.delete d (topologySwitches t),
@@ -271,18 +298,21 @@ hostsOf place = Map.findWithDefault Set.empty place . hostsAt
 -- | Remove the links that begin or end at a place.
 withoutLinksAt :: Place -> Topology -> (Topology, Changed)
 withoutLinksAt place t =
-  replantIfChanged t t {links = Map.filterWithKey elsewhere (links t), lapsed = Map.filterWithKey elsewhere (lapsed t), reported = Set.filter (\(from, to) -> from /= place && to /= place) (reported t)}
+  replantIfChanged t t {links = others (links t), cables = others (cables t), lapsed = others (lapsed t), reported = Set.filter elsewhere (reported t)}
   where
-    elsewhere from (to, _) = from /= place && to /= place
+    others = Map.filterWithKey (\link _ -> elsewhere link)
+    elsewhere (from, to) = from /= place && to /= place
 
--- | The LLDP frame of the first port was received at the second. Hosts that were recorded at either port are removed.
--- The first port may belong to a switch that is connected to another controller only.
-linkSeen :: Millis -> Place -> Place -> Topology -> (Topology, Changed)
-linkSeen time from to t
+-- | A probe of the first port was received at the second. Hosts that were recorded at the ports of a new link are
+-- removed. The first port may belong to a switch that is connected to another controller only.
+linkSeen :: Millis -> Path -> Place -> Place -> Topology -> (Topology, Changed)
+linkSeen time path from to t
   | from == to || not (known to) || (connected from && not (known from)) = (t, [])
-  | isOwnLink from to t = (t {links = Map.insert from (to, time) (links t)}, [])
-  | otherwise = replant (withoutHosts [from, to] t) {links = Map.insert from (to, time) (links t), lapsed = Map.delete from (lapsed t)}
+  | isOwnLink from to t = if path == AnyPath || Map.member link (cables t) then (seen t, []) else replant (seen t)
+  | otherwise = replant (seen (withoutHosts [from, to] t)) {lapsed = Map.delete link (lapsed t)}
   where
+    link = (from, to)
+    seen u = u {links = Map.insert link time (links u), cables = if path == Cable then Map.insert link time (cables u) else cables u}
     connected (d, _) = Map.member d (topologySwitches t)
     known (d, p) = maybe False (Map.member p . switchPorts) (Map.lookup d (topologySwitches t))
 
@@ -295,7 +325,7 @@ linksReported time pairs t
   | otherwise = replant (withoutHosts (concat [[from, to] | (from, to) <- Set.toList (new `Set.difference` reported t)]) t) {reported = new, reportedAt = time, lapsed = ended <> lapsed t}
   where
     new = Set.fromList (filter (uncurry (/=)) pairs)
-    ended = Map.fromList [(from, (to, time)) | (from, to) <- Set.toList (reported t `Set.difference` new)]
+    ended = Map.fromSet (const time) (reported t `Set.difference` new)
 
 -- | A host was seen at a port. 'Nothing' if the port leads to another switch, or if there are too many hosts, at the
 -- port, at the switch or in all.
@@ -403,7 +433,7 @@ sweep time t
 -- | Ports settle; links and hosts that were not seen for too long are removed.
 timePassed :: Millis -> Topology -> (Topology, Changed)
 timePassed time before =
-  replantIfChanged settled settled {links = fresh (links settled), lapsed = fresh (lapsed settled), reported = if outdated (reportedAt settled) then Set.empty else reported settled}
+  replantIfChanged settled settled {links = fresh (links settled), cables = fresh (cables settled), lapsed = fresh (lapsed settled), reported = if outdated (reportedAt settled) then Set.empty else reported settled}
   where
     t = sweep time before
     (due, later) = Set.spanAntitone ((<= time) . fst) (settling t)
@@ -413,7 +443,7 @@ timePassed time before =
         refresh
           (Set.toList (Set.map (fst . snd) due))
           t {settling = later, settlingAt = Map.withoutKeys (settlingAt t) (Set.map snd due), topologyVersion = topologyVersion t + 1}
-    fresh = Map.filter (not . outdated . snd)
+    fresh = Map.filter (not . outdated)
     outdated seen = time - seen >= topologyLinkLife (topologySettings t)
 
 -- Flooding ------------------------------------------------------------------------------
@@ -421,7 +451,7 @@ timePassed time before =
 -- | 'replant' after links were removed from the first topology, if there were any.
 replantIfChanged :: Topology -> Topology -> (Topology, Changed)
 replantIfChanged old new
-  | same links && same lapsed && Set.size (reported old) == Set.size (reported new) = (new, [])
+  | same links && same cables && same lapsed && Set.size (reported old) == Set.size (reported new) = (new, [])
   | otherwise = replant new
   where
     same field = Map.size (field old) == Map.size (field new)
@@ -430,10 +460,12 @@ replantIfChanged old new
 replant :: Topology -> (Topology, Changed)
 replant t = (refresh concerned new, concerned)
   where
-    ends = Set.fromList (concat [[from, to] | (from, to) <- topologyLinks t ++ [(from, to) | (from, (to, _)) <- Map.toList (lapsed t)]])
-    tree = spanningTree (topologyLinks t)
-    byswitch = Map.fromListWith Set.union [(d, Set.singleton p) | (d, p) <- Set.toList ends]
-    new = t {topologyTree = tree, trunks = byswitch, topologyVersion = topologyVersion t + 1}
+    ends = endsOf (topologyLinks t)
+    endsOf pairs = Set.fromList (concat [[from, to] | (from, to) <- pairs])
+    -- The cables of other controllers are not known; they have the same links in the other direction.
+    tree = spanningTree (\link -> Map.member link (links t) && Map.notMember link (cables t)) (topologyLinks t)
+    byswitch = Map.fromListWith Set.union [(d, Set.singleton p) | (d, p) <- Set.toList (ends <> endsOf (Map.keys (lapsed t)))]
+    new = t {topologyTree = tree, blocked = ends `Set.difference` tree, trunks = byswitch, topologyVersion = topologyVersion t + 1}
     differing =
       [d | (d, ps) <- Map.toList byswitch, Map.lookup d (trunks t) /= Just ps]
         ++ [d | d <- Map.keys (trunks t), Map.notMember d byswitch]
@@ -454,21 +486,3 @@ refresh ds t = t {floods = foldl' one (floods t) ds}
     usable d p
       | Set.member p (trunksOf d) = Set.member (d, p) (topologyTree t)
       | otherwise = Map.notMember (d, p) (settlingAt t)
-
--- | A spanning tree of each component of a graph of links, as the set of both ends of its links. The root is the switch
--- with the smallest datapath ID, and the tree is found breadth first, so it depends on the graph only. O(links x log
--- links).
-spanningTree :: [(Place, Place)] -> Set.Set Place
-spanningTree pairs = snd (foldl' plant (Set.empty, Set.empty) (Map.keys neighbours))
-  where
-    neighbours = Map.fromListWith Set.union [(fst a, Set.singleton (a, b)) | (x, y) <- pairs, (a, b) <- [(x, y), (y, x)]]
-    plant (seen, tree) root
-      | Set.member root seen = (seen, tree)
-      | otherwise = grow (Set.insert root seen) tree [root]
-    grow seen tree [] = (seen, tree)
-    grow seen tree level = grow seen' tree' (reverse next)
-      where
-        (seen', tree', next) = foldl' reach (seen, tree, []) [edge | d <- level, edge <- Set.toList (Map.findWithDefault Set.empty d neighbours)]
-    reach (seen, tree, next) (a, b)
-      | Set.member (fst b) seen = (seen, tree, next)
-      | otherwise = (Set.insert (fst b) seen, Set.insert a (Set.insert b tree), fst b : next)

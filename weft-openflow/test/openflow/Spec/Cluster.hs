@@ -19,7 +19,7 @@ import Control.Concurrent (threadDelay)
 import Control.Concurrent.Async
 import Control.Concurrent.MVar
 import Control.Exception (IOException, bracket, handle)
-import Control.Monad (filterM, forM, forM_, replicateM, unless, void, when, (>=>))
+import Control.Monad (filterM, forM, forM_, replicateM, replicateM_, unless, void, when, (>=>))
 import qualified Data.ByteString.Char8 as B
 import Data.IORef
 import qualified Data.Map.Strict as Map
@@ -356,17 +356,19 @@ oneOfTwo = testCase "a controller that is connected to one end of two links make
         length (filter (`elem` [PortNo 1, PortNo 21]) trunks) @?= 1
       _ -> assertFailure "two members"
 
--- | The other end may belong to another controller, and may not have been there when the port sent its frame. The frames
--- at intervals come too late.
+-- | The other end may belong to another controller, and may not have been there when the port sent its probes. Those at
+-- intervals come too late.
 answeredLink :: TestTree
-answeredLink = testCase "a new link is answered by a frame of its port" $ do
+answeredLink = testCase "a new link is answered by the probes of its port" $ do
   let key = fromMaybe (error "16 bytes") (lldpKey (B.pack "0123456789abcdef"))
       settings = (patient defaultSettings) {settingsPortStats = Nothing, settingsDiscovery = seconds 3600, settingsLldpKey = Just key}
   withTestController settings $ \c address -> withPeer address $ \p -> do
     switchHandshake c V10 1 p
-    let sent = snd <$> expect "a frame of a port" (\m -> case m of PacketOutMessage o -> Just (packetOutActions o); _ -> Nothing) p
+    let frame = snd <$> expect "a probe of a port" (\m -> case m of PacketOutMessage o -> Just (packetOutActions o); _ -> Nothing) p
+        -- An LLDP frame, and a probe that bridges forward.
+        sent = frame >>= \first -> frame >>= (@?= first) >> pure first
         arrives from at = sendMessageOf V10 0 (PacketInMessage (PacketIn noBuffer 60 (PortNo at) 0 0 0 [] (lldpFrame key (DatapathId 9) (PortNo from) (MacAddress 3)))) p
-    -- Each port has sent one as it came up.
+    -- Each port has sent probes as it came up.
     initial <- replicateM 4 sent
     initial @?= [[output (PortNo n)] | n <- [1 .. 4]]
     arrives 7 2
@@ -375,6 +377,12 @@ answeredLink = testCase "a new link is answered by a frame of its port" $ do
     arrives 7 2
     arrives 8 3
     sent >>= (@?= [output (PortNo 3)])
+    -- Two other ports at the segment of a port: each is answered once.
+    arrives 9 3
+    sent >>= (@?= [output (PortNo 3)])
+    replicateM_ 10 (arrives 8 3 >> arrives 9 3)
+    arrives 10 4
+    sent >>= (@?= [output (PortNo 4)])
 
 -- | A proxy of an etcd that waits before it forwards a request with the key of a switch.
 slowly :: String -> (String -> IO a) -> IO a

@@ -93,7 +93,7 @@ endsBecause incidents d why = do
   found <- reasons <$> incidents
   assertBool (show found) (any (why `isInfixOf`) found)
   where
-    reasons found = [text | ConnectionEnded d' text <- found, d' == d]
+    reasons found = [text | ConnectionEnded _ d' text <- found, d' == d]
 
 connectedAgain :: TestTree
 connectedAgain = testCase "the switch has connected again" . withIncidents (patient plain) $ \c address incidents ->

@@ -24,7 +24,7 @@ import Weft.Test.OpenVSwitch
 import Weft.Test.Skip (testCase)
 
 tests :: TestTree
-tests = testGroup "Open vSwitch" [testGroup (show version) (map ($ version) [switching, refusing, restarting, loop, forgedLldp, faultsBeside]) | version <- [V10, V13]]
+tests = testGroup "Open vSwitch" [testGroup (show version) (map ($ version) [switching, refusing, restarting, relearning, loop, forgedLldp, faultsBeside]) | version <- [V10, V13]]
 
 tcp :: SockAddr -> String
 tcp address = "tcp:" <> show address
@@ -123,6 +123,38 @@ restarting version = testCase "a controller that ends and is started again" $ do
   where
     quick = defaultSettings {settingsPortStats = Nothing}
 
+-- | Two hosts that talk to each other, at two switches. A controller that ends deletes no flows. The next one forwards
+-- by flows again, in both directions.
+relearning :: Version -> TestTree
+relearning version = testCase "a network keeps its flows when the controller ends, and has flows again with the next one" $ do
+  needOvs
+  withOvs Dummy $ \ovs -> do
+    let talk = receive ovs "h1" 1 2 >> threadDelay 100000 >> receive ovs "h2" 2 1 >> threadDelay 100000
+        flows n = filter ("priority=100" `isInfixOf`) . lines <$> ofctl ovs ["-O", protocolName version, "dump-flows", "unix:" <> ovsDirectory ovs <> "/br" <> show n <> ".mgmt"]
+        from a = any (("dl_src=02:00:00:00:00:0" <> show (a :: Int)) `isInfixOf`)
+        bothWays = eventually "flows in both directions at both switches" $ do
+          talk
+          and <$> mapM (fmap (\ls -> from 1 ls && from 2 ls) . flows) [1, 2 :: Int]
+        here c = ready c 2 2 >> eventually "the link is known" ((== 2) . length . topologyLinks <$> controllerNetwork c)
+    (port, before) <- withTestController quick $ \c address -> do
+      forM_ [1, 2] $ \n -> dummyBridge ovs (protocolName version) ("br" <> show n) n (tcp address)
+      patch ovs 1 2
+      forM_ [1, 2 :: Int] $ \n -> dummyPort ovs ("br" <> show n) ("h" <> show n) 10
+      here c
+      bothWays
+      found <- mapM (fmap length . flows) [1, 2 :: Int]
+      case address of
+        SockAddrInet p _ -> pure (p, found)
+        _ -> assertFailure "no port"
+    threadDelay 500000
+    mapM (fmap length . flows) [1, 2 :: Int] >>= (@?= before)
+    withController quick defaultServerSettings {serverHost = Just "127.0.0.1", serverPort = show port} (perSwitch learningSwitch) $ \c _ -> do
+      here c
+      bothWays
+    noErrors ovs
+  where
+    quick = defaultSettings {settingsPortStats = Nothing}
+
 -- | Three switches in a ring: a broadcast reaches each host once, also after a link was cut.
 loop :: Version -> TestTree
 loop version = testCase "a loop in the topology" $ do
@@ -153,15 +185,15 @@ loop version = testCase "a loop in the topology" $ do
     noErrors ovs
   where
     quickly = settingsDiscovery defaultSettings
-    patch ovs a b = do
-      end ovs a b
-      end ovs b a
-    end ovs a b =
-      void . vsctl ovs $
-        ["--", "add-port", "br" <> show a, here, "--", "set", "interface", here, "type=patch", "options:peer=" <> there, "ofport_request=" <> show b]
-      where
-        here = "t" <> show (a :: Int) <> "-" <> show (b :: Int)
-        there = "t" <> show b <> "-" <> show a
+
+-- | Join two bridges by a pair of patch ports.
+patch :: Ovs -> Int -> Int -> IO ()
+patch ovs a b = end a b >> end b a
+  where
+    end x y =
+      let here = "t" <> show x <> "-" <> show y
+          there = "t" <> show y <> "-" <> show x
+       in void (vsctl ovs ["--", "add-port", "br" <> show x, here, "--", "set", "interface", here, "type=patch", "options:peer=" <> there, "ofport_request=" <> show y])
 
 -- | Two switches that are not connected, each with a host. The first host sends LLDP frames that name a port of the
 -- second switch: without a tag, with a tag of another key, and with the tag of a frame that it has received.

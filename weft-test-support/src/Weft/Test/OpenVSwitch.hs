@@ -152,16 +152,17 @@ receivePacket ovs port source destination protocol behind = void (appctl ovs ["n
 receiveFrame :: Ovs -> String -> B.ByteString -> IO ()
 receiveFrame ovs port frame = void (appctl ovs ["netdev-dummy/receive", port, concatMap (printf "%02x") (B.unpack frame)])
 
--- | The frames that a port has sent, without LLDP.
+-- | The frames that a port has sent, without the probes of link discovery.
 sentFrames :: Ovs -> String -> IO [B.ByteString]
-sentFrames ovs port = filter (not . isLldp) <$> allFrames ovs port
+sentFrames ovs port = filter (\s -> not (isLldp s || isBridgedProbe s)) <$> allFrames ovs port
 
 -- | The LLDP frames that a port has sent.
 lldpFrames :: Ovs -> String -> IO [B.ByteString]
 lldpFrames ovs port = filter isLldp <$> allFrames ovs port
 
-isLldp :: B.ByteString -> Bool
+isLldp, isBridgedProbe :: B.ByteString -> Bool
 isLldp s = B.take 2 (B.drop 12 s) == B.pack [0x88, 0xcc]
+isBridgedProbe s = B.take 2 (B.drop 12 s) == B.pack [0x88, 0xb5]
 
 allFrames :: Ovs -> String -> IO [B.ByteString]
 allFrames ovs port = frames . B.drop 24 <$> B.readFile (ovsDirectory ovs </> (port <> ".pcap"))

@@ -22,6 +22,7 @@ import Options.Applicative hiding (command)
 import qualified Options.Applicative as Options
 import System.Exit (ExitCode (..), exitWith)
 import System.IO
+import System.IO.Error (ioeGetErrorString, isUserError)
 import System.Posix.Process (getProcessID)
 import System.Posix.Signals (Handler (Catch), installHandler, sigINT, sigTERM)
 import System.Posix.Unistd (SystemID (nodeName), getSystemID)
@@ -148,7 +149,7 @@ controller given = handle cannot $ do
     say text = when (not (argumentQuiet given)) (hPutStrLn stderr ("weft: " <> text))
     complain text = hPutStrLn stderr ("weft: " <> text)
     cannot :: IOException -> IO ()
-    cannot e = failing (show e)
+    cannot e = failing (if isUserError e then ioeGetErrorString e else show e)
 
 -- | The handshake of TLS with a switch. The log gets a sentence about a certificate that is rejected.
 acceptTls :: TlsServer -> Connection -> IO Connection
@@ -169,7 +170,7 @@ logLine :: Incident -> String
 logLine incident = case incident of
   Connected d -> switchNamed d <> " is connected"
   Disconnected d -> switchNamed d <> " is gone"
-  ConnectionEnded d why -> maybe "a connection before its handshake" (("the connection of " <>) . switchNamed) d <> " ended: " <> why
+  ConnectionEnded peer d why -> "the connection of " <> maybe (peer <> " before its handshake") switchNamed d <> " ended: " <> why
   SwitchError d kind code -> switchNamed d <> " sent ERROR, type " <> show kind <> ", code " <> show code
   RoleRefused d why -> switchNamed d <> " does not have this controller in its role: " <> why
   Misunderstood d why -> switchNamed d <> " sent a message that is not valid: " <> why

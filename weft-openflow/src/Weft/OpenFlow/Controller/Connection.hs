@@ -42,7 +42,7 @@ serveConnection c plain = do
   let ended why = do
         d <- readIORef who
         reason <- fromMaybe why <$> readIORef aborted
-        report c (ConnectionEnded d reason)
+        report c (ConnectionEnded (show (connPeer plain)) d reason)
       failed :: SomeException -> IO ()
       failed e = ended (displayException e)
   (bracket (settingsUpgrade settings plain) connClose (connected who aborted) >>= ended)

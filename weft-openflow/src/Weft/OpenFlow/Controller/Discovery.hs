@@ -1,6 +1,6 @@
 -- |
--- Link discovery. Each switch sends an LLDP frame from each of its ports when the port comes up, and then at
--- intervals. The switch at the other end reports it. Here are also the controller's periodic threads, and the delivery
+-- Link discovery. Each switch sends probes ("Weft.OpenFlow.Lldp") from each of its ports when the port comes up, and
+-- then at intervals. The switch at the other end reports them. Here are also the controller's periodic threads, and the delivery
 -- of events to applications. Any thread may call these functions.
 module Weft.OpenFlow.Controller.Discovery
   ( probe,
@@ -37,21 +37,22 @@ import Weft.OpenFlow.Types
 import Weft.OpenFlow.Wire (encode)
 import Weft.Timer (sleep)
 
--- | Send the LLDP frames of these ports, from any thread, without waiting. A slave sends none.
+-- | Send the probes of these ports, from any thread, without waiting. A slave sends none.
 probe :: Controller -> Session -> [Port] -> IO ()
 probe c s ports = case settingsTopology (controllerSettings c) of
   Nothing -> pure ()
   Just _ -> do
     active <- readIORef (sessionActive s)
     key <- readIORef (controllerLldpKey c)
-    when active (post (sessionOutlet s) (mapMaybe (frame key) ports))
+    when active (post (sessionOutlet s) (concatMap (frames key) ports))
   where
-    frame key p
-      | not (isPhysical (portNumber p)) || portIsDown p = Nothing
-      | otherwise = encode (sessionVersion s) 0 (PacketOutMessage (PacketOut noBuffer portController [output (portNumber p)] (lldpFrame key d (portNumber p) (portAddress p))))
+    frames key p
+      | not (isPhysical (portNumber p)) || portIsDown p = []
+      | otherwise = mapMaybe (\kind -> sendOut (portNumber p) (kind key d (portNumber p) (portAddress p))) [lldpFrame, bridgedFrame]
+    sendOut p = encode (sessionVersion s) 0 . PacketOutMessage . PacketOut noBuffer portController [output p]
     d = featuresDatapath (sessionFeatures s)
 
--- | Send the LLDP frames of all ports at intervals, forever.
+-- | Send the probes of all ports at intervals, forever.
 discoveryLoop :: Controller -> IO ()
 discoveryLoop c = forever $ do
   sleep (settingsDiscovery (controllerSettings c))
@@ -98,11 +99,13 @@ probeAddress :: MacAddress
 probeAddress = MacAddress 0x025746000001
 
 -- | Change the topology. The applications of switches that flood differently afterwards receive 'TreeChanged', from a
--- new thread, because the calling thread may hold a session's lock.
+-- new thread, because the calling thread may hold a session's lock. They receive nothing while the controller ends: it
+-- loses one switch after another then, but the network stays as it is.
 topologyStep :: Controller -> (Topology -> (Topology, Changed)) -> IO ()
 topologyStep c step = do
   changed <- changeTopology c step
-  unless (null changed) . void . spawn c "weft openflow topology" $ do
+  ending <- readIORef (controllerEnding c)
+  unless (null changed || ending) . void . spawn c "weft openflow topology" $ do
     sessions <- readIORef (controllerSessions c)
     forM_ changed $ \d -> forM_ (Map.lookup d sessions) $ \s -> deliverFrom c s TreeChanged
 

@@ -61,19 +61,19 @@ misunderstood c s context out h bytes problem = do
 errorFor :: Version -> Header -> ByteString -> Problem -> Put
 errorFor version h bytes problem = putMessage version (headerXid h) (problemError version problem bytes)
 
--- | Handle a packet. An LLDP frame with a valid tag is a link; one with another tag is counted and ignored. A reply to
--- our ARP request shows that a host is still there. All other packets go to the applications.
+-- | Handle a packet. A probe with a valid tag is a link; one with another tag is counted and ignored. A reply to our ARP
+-- request shows that a host is still there. Packets from blocked ports are dropped. All others go to the applications.
 handlePacket :: Controller -> Session -> Context -> Out -> Xid -> PacketIn -> IO ()
 handlePacket c s context out !xid !p = case contextFlooding context of
-  FloodTo _ _
-    -- In 1.0 slaves receive LLDP frames too, and use them.
+  FloodTo _ trunks
+    -- In 1.0 slaves receive probes too, and use them.
     | Just frame <- ethernet (packetInData p),
-      frameType frame == etherTypeLldp -> do
+      isProbe frame -> do
       key <- readIORef (controllerLldpKey c)
       case lldpOrigin key frame (packetInData p) of
-        FromPort d port -> linkFrom (d, port) >> consumed
+        FromPort d port -> linkFrom (pathOf frame) (d, port) >> consumed
         Forged -> count out CountForged >> consumed
-        OtherLldp -> deliver c s context out xid (Packet p)
+        OtherLldp -> unlessBlocked trunks (deliver c s context out xid (Packet p))
     | Just frame <- ethernet (packetInData p),
       frameType frame == etherTypeArp,
       Just (mac, ip) <- arpReplyTo probeAddress frame (packetInData p) -> do
@@ -82,17 +82,21 @@ handlePacket c s context out !xid !p = case contextFlooding context of
       -- In 1.0 slaves receive the reply, too; the host is the master's.
       if active && fmap hostPlace (Map.lookup mac hosts) == Just here
         then changeTopology c (\t -> (fromMaybe t (hostSeen (contextTime context) mac here (Just ip) t), ())) >> consumed
-        else deliver c s context out xid (Packet p)
+        else unlessBlocked trunks (deliver c s context out xid (Packet p))
+    | not (null trunks) -> unlessBlocked trunks (deliver c s context out xid (Packet p))
   _ -> deliver c s context out xid (Packet p)
   where
     here = (contextSwitch context, packetInPort p)
-    -- A new link is answered by a frame of the receiving port: its earlier frames may have been sent before the other end
+    -- A new link is answered by the probes of the receiving port: its earlier ones may have been sent before the other end
     -- was there, and another controller may manage that end.
-    linkFrom from = do
+    linkFrom path from = do
       before <- readIORef (controllerTopology c)
-      topologyStep c (linkSeen (contextTime context) from here)
+      topologyStep c (linkSeen (contextTime context) path from here)
       unless (isOwnLink from here before) $
         probe c s [port | Just switch <- [Map.lookup (contextSwitch context) (topologySwitches before)], Just port <- [Map.lookup (packetInPort p) (switchPorts switch)]]
+    unlessBlocked trunks act
+      | packetInPort p `elem` trunks = readIORef (controllerTopology c) >>= \t -> if isBlocked here t then consumed else act
+      | otherwise = act
     -- Free the switch's buffer, if the packet is in one.
     consumed = do
       active <- readIORef (sessionActive s)

@@ -96,8 +96,8 @@ data Incident
     Connected DatapathId
   | -- | A switch has no connection any more.
     Disconnected DatapathId
-  | -- | A connection ended: the switch, if it is known, and the reason.
-    ConnectionEnded (Maybe DatapathId) String
+  | -- | A connection ended: the remote address, the switch, if it is known, and the reason.
+    ConnectionEnded String (Maybe DatapathId) String
   | -- | A switch sent an ERROR message: type and code.
     SwitchError DatapathId Int Int
   | -- | A switch did not give this controller the role that it asked for: the reason.
@@ -155,7 +155,9 @@ data Controller = Controller
     -- | The key of LLDP frames. Written by the cluster's thread, read by any thread.
     controllerLldpKey :: !(IORef LldpKey),
     -- | The numbers of incidents. Changed atomically by any thread.
-    controllerReports :: !(IORef Reports)
+    controllerReports :: !(IORef Reports),
+    -- | Whether the controller ends. Written by the thread of 'Weft.OpenFlow.Controller.withController'.
+    controllerEnding :: !(IORef Bool)
   }
 
 -- | Report an incident by 'settingsOnIncident', unless there were too many in this second.
@@ -173,7 +175,7 @@ report c incident = do
     source = case incident of
       Connected d -> OfSwitch d
       Disconnected d -> OfSwitch d
-      ConnectionEnded d _ -> maybe OfStranger OfSwitch d
+      ConnectionEnded _ d _ -> maybe OfStranger OfSwitch d
       SwitchError d _ _ -> OfSwitch d
       RoleRefused d _ -> OfSwitch d
       Misunderstood d _ -> OfSwitch d

@@ -237,7 +237,7 @@ matchOf o = do
   where
     fields :: [(Key.Key, Value -> Parser Field)]
     fields =
-      [ ("in_port", fmap InPort . portOf),
+      [ ("in_port", fmap InPort . portOf [portLocal]),
         ("eth_dst", fmap EthDst . macOf),
         ("eth_src", fmap EthSrc . macOf),
         ("eth_type", fmap EthType . parseJSON),
@@ -255,7 +255,9 @@ matchOf o = do
         ("icmpv4_code", fmap IcmpCode . parseJSON)
       ]
     vlan (String "none") = pure (VlanId Untagged)
-    vlan v = VlanId . Tagged <$> parseJSON v
+    vlan v = do
+      n <- parseJSON v
+      VlanId (Tagged n) <$ unless (n < 4096) (fail "a VLAN ID is at most 4095")
 
 -- | The error message for a field that an action sets in packets that do not have it (1.3.5, 7.2.5). What earlier actions
 -- set and add counts.
@@ -293,7 +295,7 @@ missingPrerequisite version match fields = listToMaybe [name <> " needs " <> nee
 
 actionOf :: Value -> Parser Action
 actionOf = withObject "an action" $ \o -> case KeyMap.toList o of
-  [("output", v)] -> output <$> portOf v
+  [("output", v)] -> output <$> portOf [portInPort, portNormal, portFlood, portAll, portController, portLocal] v
   [("set", Object f)] -> do
     fields <- matchOf f
     case fields of
@@ -310,15 +312,16 @@ actionOf = withObject "an action" $ \o -> case KeyMap.toList o of
   [("set_queue", v)] -> SetQueue <$> parseJSON v
   _ -> fail "an action is one of output, set, pop_vlan, push_vlan, group, set_queue"
 
-portOf :: Value -> Parser PortNo
-portOf v = case v of
+portOf :: [PortNo] -> Value -> Parser PortNo
+portOf reserved v = case v of
   String s | Just p <- lookup s names -> pure p
+  String _ -> fail ("expected the number of a port, or one of " <> intercalate ", " (map (T.unpack . fst) names))
   _ -> do
     n <- parseJSON v
     let p = PortNo n
     p <$ unless (isPhysical p) (fail "not the number of a port")
   where
-    names = [(T.pack (show p), p) | p <- [portInPort, portTable, portNormal, portFlood, portAll, portController, portLocal]]
+    names = [(T.pack (show p), p) | p <- reserved]
 
 macOf :: Value -> Parser MacAddress
 macOf = withText "an address" $ maybe (fail "expected an address such as 02:00:00:00:00:01") pure . readMac . T.unpack
