@@ -12,6 +12,7 @@ import qualified Spec.Files as Files
 import qualified Spec.Framing as Framing
 import qualified Spec.Fuzz as Fuzz
 import qualified Spec.Limits as Limits
+import qualified Spec.Lingering as Lingering
 import qualified Spec.Logs as Logs
 import qualified Spec.Metrics as Metrics
 import qualified Spec.Misses as Misses
@@ -55,6 +56,7 @@ underConfiguration (configuration, refused) =
         Framing.tests,
         Files.tests,
         Connections.tests,
+        Lingering.tests,
         Shutdown.tests,
         Settings.tests,
         Setters.tests,

@@ -258,6 +258,29 @@ refusedWithMore setting = do
     (bytes, end) <- readIORef seen
     pure [("HTTP/1.1 400" `B.isPrefixOf` bytes, "it was sent " <> show bytes <> ", " <> show end)]
 
+-- | The client goes on sending after the last response, or is silent: the connection is closed when its time is over.
+-- The client notices by a reset.
+lingers :: Bool -> Int64 -> Make
+lingers talks limit setting = do
+  seen <- unseen
+  ended <- newIORef 0
+  let client n = do
+        sending n "nonsense\r\n\r\n"
+        toTheEnd seen n
+        if talks then talk n else threadDelay 6000000 >> sending n "x" >> blockUntil (wasReset n)
+        virtualTime >>= writeIORef ended
+      talk n = do
+        over <- wasReset n
+        unless over (sending n "x" >> threadDelay 4000000 >> talk n)
+      plan = plain echoing [connecting client] $ do
+        (bytes, end) <- readIORef seen
+        at <- readIORef ended
+        pure
+          [ ("HTTP/1.1 400" `B.isPrefixOf` bytes && end == Ended, "it was sent " <> show bytes <> ", " <> show end),
+            (at `isWithin` limit, "it was closed at " <> show at)
+          ]
+  serving setting plan
+
 -- | The application streams a body.
 streamed :: Make
 streamed setting = do
@@ -371,6 +394,8 @@ serverTests =
         ("a shutdown that gives up, and another one", drainedTwice),
         ("an application that takes longer than the client's time limits", slowApplication),
         ("a refused request, and more bytes behind it", refusedWithMore),
+        ("a client that goes on sending after the last response", lingers True 30),
+        ("a client that is silent after the last response", lingers False 5),
         ("a streamed response", streamed),
         ("bytes that are not a request", \s -> unseen >>= \seen -> serving s (plain echoing [connecting (\n -> sending n "nonsense\r\n\r\n" >> toTheEnd seen n)] (readIORef seen >>= \(b, _) -> pure [("HTTP/1.1 400" `B.isPrefixOf` b, "it was sent " <> show b)])))
       ]

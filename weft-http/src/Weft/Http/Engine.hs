@@ -19,7 +19,6 @@ import qualified Data.ByteString as B
 import qualified Data.ByteString.Unsafe as B
 import Network.Wai (Application, Request)
 import Weft.Core.Time (Instant (..))
-import Weft.Duration (seconds)
 import Weft.Http.Body
 import Weft.Http.Gather
 import Weft.Http.Limits
@@ -223,13 +222,6 @@ end client quiet state
   where
     -- RFC 8446, 6.1: without a close_notify alert, a TLS client assumes a truncation.
     farewell = sendWithin client (connShutdownSend (clientConnection client) noDeadline)
-
-linger :: Client -> IO ()
-linger client = headCame client >> connCloseGracefully (seconds 2) lingerBytes (clientConnection client)
-
--- | The most bytes that are read from a client that goes on sending.
-lingerBytes :: Int
-lingerBytes = 1048576
 
 -- | Tell a client why its connection is closed.
 refuse :: Client -> Refusal -> IO ()

@@ -279,7 +279,7 @@ serveAdmitted shared options admission table app plain peer0 restore = do
   file <- newIORef NoFile
   http2 <- newIORef Nothing
   release <- newIORef (pure ())
-  let client = Client shared plain peer0 False self deadline cells file (Vault.insert openFileKey file Vault.empty) http2
+  let client = Client shared plain plain peer0 False self deadline cells file (Vault.insert openFileKey file Vault.empty) http2
       entry = Entry self cells deadline http2
   number <- addEntry table entry
   let finish result = do
@@ -368,10 +368,11 @@ speak options app client rest = case optionTls options of
     settings = sharedSettings (clientShared client)
     cleartext c = if settingsHTTP2Cleartext settings then Just (serveHttp2Client c app) else Nothing
     explain = do
+      leaveIdle client
       text <- refusalMessage (clientShared client) badRequest400 "This port speaks HTTPS: the address begins with https://\n"
       optionOnRefused options (clientPeer client) HandshakeFailed
       connSendBytes (clientConnection client) noDeadline text
-      connCloseGracefully (seconds 2) 65536 (clientConnection client)
+      linger client
     shakeHands tls first = do
       found <- try (withReceived first (clientConnection client) >>= tlsAccept tls)
       pokeWord (clientCells client) cellHandshake 0

@@ -4,10 +4,11 @@
 -- nothing.
 --
 -- An idle connection is ended by an exception to its thread, which receives what its client has sent in the meantime,
--- answers it and closes the connection. Only a thread that waits for a request is interrupted: before it throws, the
--- interrupting thread changes the phase from Fresh or Idle to Ending. The connection's thread never does that, and if
--- it finds Ending when a request has arrived, it waits until the exception has ('stopWaiting'). No exception comes
--- while applications and the actions of @setOnOpen@ and @setOnClose@ run. The program's other callbacks may get one.
+-- answers it and closes the connection. Only a thread that waits for a request, or lingers after the last response, is
+-- interrupted: before it throws, the interrupting thread changes the phase from Fresh, Idle or Lingering to Ending.
+-- The connection's thread never does that, and if it finds Ending when a request has arrived, it waits until the
+-- exception has ('stopWaiting'). No exception comes while applications and the actions of @setOnOpen@ and @setOnClose@
+-- run. The program's other callbacks may get one.
 --
 -- An HTTP\/2 connection is idle if no stream is open. It is ended by a graceful shutdown ('Http2Control').
 module Weft.Http.Table
@@ -36,7 +37,7 @@ import qualified Data.IntMap.Strict as IntMap
 import Data.Maybe (fromMaybe, maybeToList)
 import Weft.Core.Time (Instant)
 import Weft.Http.Limits
-import Weft.Http.Timeouts (shareOfIdleTimeLeft, shareOfTimeLeft)
+import Weft.Http.Timeouts (hasLingered, shareOfIdleTimeLeft, shareOfTimeLeft)
 import Weft.Http.Types
 import Weft.Http2.Control (Http2Control (..))
 import Weft.IdleTimer (IdleTimer)
@@ -82,7 +83,7 @@ instance Exception EndIdle where
   toException = asyncExceptionToException
   fromException = asyncExceptionFromException
 
--- | End a connection if it is waiting for a request; 'True' if it was.
+-- | End a connection if it is waiting for a request, or lingers; 'True' if it was.
 evict :: Entry -> IO Bool
 evict entry = do
   ended <- endEntry entry
@@ -98,7 +99,8 @@ endThread :: ThreadId -> AtomicWords -> IO Bool
 endThread thread cells = uninterruptibleMask_ $ do
   fresh <- casWord cells cellPhase phaseFresh phaseEnding
   idle <- if fresh == phaseFresh then pure phaseIdle else casWord cells cellPhase phaseIdle phaseEnding
-  let mine = idle == phaseIdle
+  lingering <- if idle == phaseIdle then pure phaseLingering else casWord cells cellPhase phaseLingering phaseEnding
+  let mine = lingering == phaseLingering
   when mine $ do
     throwTo thread EndIdle
     void (casWord cells cellPhase phaseEnding phaseEnded)
@@ -114,7 +116,8 @@ stopWaiting cells = do
     then pure False
     else do
       found' <- casWord cells cellPhase phaseFresh phaseBusy
-      if found' == phaseEnding || found' == phaseEnded then True <$ mask_ (untilTold Nothing) else pure False
+      lingering <- if found' == phaseLingering then casWord cells cellPhase phaseLingering phaseBusy else pure found'
+      if lingering == phaseEnding || lingering == phaseEnded then True <$ mask_ (untilTold Nothing) else pure False
   where
     -- The other thread takes its time only until the exception can arrive, which it can here.
     untilTold :: Maybe SomeException -> IO ()
@@ -130,19 +133,23 @@ stopWaiting cells = do
             Right () -> other
 {-# NOINLINE stopWaiting #-}
 
--- | End the connections that wait for a next request and, with 'True', also those that have not received anything yet.
+-- | End the connections that wait for a next request or have lingered for two seconds and, with 'True', also those that
+-- have not received anything yet.
 -- HTTP\/2 connections accept no more streams. The caller repeats this until no connection is left.
 endIdle :: Bool -> Table -> IO ()
 endIdle alsoFresh table = do
   entries <- entriesOf table
-  waiting <- filterM (fmap ends . phase) entries
+  waiting <- filterM ends entries
   forM_ waiting endEntry
   forM_ entries (\entry -> readIORef (entryHttp2 entry) >>= mapM_ controlShutdown)
   where
-    phase entry = peekWord (entryCells entry) cellPhase
-    ends p = p == phaseIdle || (alsoFresh && p == phaseFresh)
+    ends entry = do
+      phase <- peekWord (entryCells entry) cellPhase
+      if phase == phaseLingering
+        then hasLingered (entryDeadline entry)
+        else pure (phase == phaseIdle || (alsoFresh && phase == phaseFresh))
 
--- | The connections that wait for a request, with the share of their time that is left at an instant, from 1 downwards.
+-- | The connections that wait for a request or linger, with the share of their time that is left at an instant, from 1 downwards.
 -- Any thread may call it.
 --
 -- The instant is the same for all connections: a thread that examines them is preempted for longer than some of them
@@ -152,7 +159,7 @@ idleEntries limits at table = do
   entries <- entriesOf table
   found <- forM entries $ \entry -> do
     phase <- peekWord (entryCells entry) cellPhase
-    if phase == phaseFresh || phase == phaseIdle
+    if phase == phaseFresh || phase == phaseIdle || phase == phaseLingering
       then (\left -> [(left, entry)]) <$> shareOfTimeLeft limits at (entryCells entry) (entryDeadline entry)
       else do
         since <- readIORef (entryHttp2 entry) >>= maybe (pure Nothing) controlIdleSince

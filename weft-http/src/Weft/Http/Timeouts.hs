@@ -12,7 +12,8 @@
 -- * send each 'settingsSlowlorisSize' bytes of a body within the timeout of the settings, in segments of any size;
 -- * take each 'sliceSize' bytes of a response within that timeout; if the transport knows what the client has
 --   acknowledged, the client has to acknowledge that many bytes, or 20 KiB a second ("Weft.Http.SendTime");
--- * send or take anything on a raw connection within that timeout.
+-- * send or take anything on a raw connection within that timeout;
+-- * after the last response, close the connection within 'lingerTime', and send something every 'lingerSilence'.
 --
 -- Otherwise its connection is closed. The operation that was waiting for the client throws an 'IOException', and
 -- 'timedOut' tells why. On a raw connection the error satisfies 'isTimeout'.
@@ -38,6 +39,10 @@ module Weft.Http.Timeouts
     rawReceive,
     rawSend,
 
+    -- * The last response
+    linger,
+    hasLingered,
+
     -- * Outcome
     timedOut,
     shareOfTimeLeft,
@@ -45,13 +50,13 @@ module Weft.Http.Timeouts
   )
 where
 
-import Control.Exception (bracket_, catch, onException, throwIO)
-import Control.Monad (when)
+import Control.Exception (IOException, bracket_, catch, finally, onException, throwIO)
+import Control.Monad (unless, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import GHC.IO.Exception (IOErrorType (TimeExpired), IOException (..))
 import Weft.Core.Time (Duration (..), Instant (..))
-import Weft.Duration (toSeconds)
+import Weft.Duration (seconds, toSeconds)
 import Weft.Http.Limits
 import Weft.Http.Parser.Head (Framing (..))
 import Weft.Http.SendTime
@@ -176,6 +181,42 @@ orTimeOver client act =
   where
     timeOver = IOError Nothing TimeExpired "Weft.Http" "the client has neither sent nor taken anything within the timeout" Nothing Nothing
 
+-- | Close a connection so that the client can read the last response, although it may still be sending: end the sending
+-- direction, and receive and drop until the client closes (RFC 9112, 9.6). A reset would delete the response in the
+-- client's kernel. Clients read the response only when they have sent their whole body, whatever its size, so only time
+-- is limited. The bytes of a TLS connection are not decrypted.
+--
+-- A lingering connection can be ended at any time ('phaseLingering'), as one that waits for a request.
+linger :: Client -> IO ()
+linger client = do
+  resetFor (clientIdleTimer client) lingerTime
+  setPhase client phaseLingering
+  (drain `catch` ignore) `finally` connClose (clientConnection client)
+  where
+    silence = min lingerSilence (sharedTimeout (clientShared client))
+    drain = do
+      deadlineIn silence >>= connShutdownSend (clientConnection client)
+      untilEnd
+    untilEnd = do
+      deadline <- deadlineIn silence
+      bytes <- connReceive (clientBelow client) deadline (2 * receiveSize)
+      unless (B.null bytes) untilEnd
+    ignore :: IOException -> IO ()
+    ignore _ = pure ()
+
+-- | How long a client may go on sending after the last response.
+lingerTime :: Duration
+lingerTime = seconds 30
+
+-- | How long it may send nothing then.
+lingerSilence :: Duration
+lingerSilence = seconds 5
+
+-- | Whether a lingering connection has had two seconds: a server that shuts down waits no longer. Any thread may call
+-- it.
+hasLingered :: IdleTimer -> IO Bool
+hasLingered deadline = (<= seconds 28) <$> remaining deadline
+
 -- | Was the connection closed because its client was too slow?
 timedOut :: Client -> IO Bool
 timedOut = expired . clientIdleTimer
@@ -185,7 +226,10 @@ shareOfTimeLeft :: Limits -> Instant -> AtomicWords -> IdleTimer -> IO Double
 shareOfTimeLeft limits at cells deadline = do
   phase <- peekWord cells cellPhase
   left <- remainingAt at deadline
-  let whole = (if phase == phaseIdle then limitIdle else limitHeadTime) limits
+  let whole
+        | phase == phaseIdle = limitIdle limits
+        | phase == phaseLingering = lingerTime
+        | otherwise = limitHeadTime limits
   pure (toSeconds left / max 0.001 (toSeconds whole))
 
 -- | The share of a client's time that is left at an instant, from 1 downwards, if it has been idle since another.

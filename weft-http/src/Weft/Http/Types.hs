@@ -26,6 +26,7 @@ module Weft.Http.Types
     phaseFresh,
     phaseIdle,
     phaseBusy,
+    phaseLingering,
     phaseEnding,
     phaseEnded,
     setPhase,
@@ -87,6 +88,8 @@ data Shared = Shared
 data Client = Client
   { clientShared :: !Shared,
     clientConnection :: !Connection,
+    -- | The connection below TLS; without TLS, the same.
+    clientBelow :: !Connection,
     clientPeer :: !SockAddr,
     clientSecure :: !Bool,
     -- | The thread that serves it.
@@ -146,20 +149,24 @@ cellCount = 12
 --   Fresh    waits for its first head                     -> Busy, Ending
 --   Idle     waits for the next head                      -> Busy, Ending
 --   Busy     a request is answered, or onOpen or the      -> Fresh (after onOpen), Idle
---            clean-up of the connection runs
+--            clean-up of the connection runs                  Lingering
+--   Lingering
+--            its last response was sent, and it waits     -> Busy, Ending
+--            for the client to close
 --   Ending   to be closed, for shutdown or to make room   -> Ended, Busy
 --   Ended    the same; its thread has been told           -> Busy
 -- @
 --
--- Fresh and Idle are left by compare-and-swap. The connection's thread moves to Busy when a head is complete, before
+-- Fresh, Idle and Lingering are left by compare-and-swap. The connection's thread moves to Busy when a head is complete, before
 -- onOpen, and at its end. A thread that ends the connection moves to Ending, throws 'Weft.Http.Table.EndIdle' to the
 -- connection's thread, and moves to Ended, by compare-and-swap, when the exception has arrived.
-phaseFresh, phaseIdle, phaseBusy, phaseEnding, phaseEnded :: Int
+phaseFresh, phaseIdle, phaseBusy, phaseEnding, phaseEnded, phaseLingering :: Int
 phaseFresh = 0
 phaseIdle = 1
 phaseBusy = 2
 phaseEnding = 3
 phaseEnded = 4
+phaseLingering = 5
 
 -- | Set the phase, by the thread of the connection.
 setPhase :: Client -> Int -> IO ()
