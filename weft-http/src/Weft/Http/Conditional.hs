@@ -28,9 +28,10 @@ import Data.CaseInsensitive (foldedCase)
 import qualified Data.CaseInsensitive as CI
 import Data.Char (isDigit)
 import Data.Maybe (mapMaybe)
-import Network.HTTP.Date (HTTPDate, epochTimeToHTTPDate, parseHTTPDate)
+import Network.HTTP.Date (HTTPDate, epochTimeToHTTPDate)
 import Network.HTTP.Types.Header
 import System.Posix.Types (EpochTime)
+import Weft.Http.DateForms (dateOf)
 
 -- | The validators of a representation: its entity tag, and the second in which it was last modified.
 data Validators = Validators
@@ -83,11 +84,11 @@ verdict headers v
   | unchanged = NotModified
   | otherwise = Proceed (maybe True sameAs (listed hIfRange))
   where
-    failed = case (listed hIfMatch, lookup hIfUnmodifiedSince headers >>= parseHTTPDate) of
+    failed = case (listed hIfMatch, lookup hIfUnmodifiedSince headers >>= dateOf) of
       (Just tags, _) -> not (matches strongly tags)
       (Nothing, Just date) -> validDate v > date
       (Nothing, Nothing) -> False
-    unchanged = case (listed hIfNoneMatch, lookup hIfModifiedSince headers >>= parseHTTPDate) of
+    unchanged = case (listed hIfNoneMatch, lookup hIfModifiedSince headers >>= dateOf) of
       (Just tags, _) -> matches weakly tags
       (Nothing, Just date) -> validDate v <= date
       (Nothing, Nothing) -> False
@@ -109,7 +110,7 @@ verdict headers v
     -- tag, and the whole file is always a right answer (13.1.5).
     sameAs given
       | "\"" `B.isPrefixOf` strip given = strongly (strip given)
-      | NoTag <- validTag v = parseHTTPDate (strip given) == Just (validDate v)
+      | NoTag <- validTag v = dateOf given == Just (validDate v)
       | otherwise = False
 
 -- | Does 'verdict' or 'ranges' use this field?

@@ -32,7 +32,7 @@ import qualified Data.Vault.Lazy as Vault
 import Data.Word (Word8)
 import Foreign.ForeignPtr (ForeignPtr)
 import GHC.IO.Exception (IOErrorType (..))
-import Network.HTTP.Date (formatHTTPDate, parseHTTPDate)
+import Network.HTTP.Date (formatHTTPDate)
 import Network.HTTP.Types
 import Network.HTTP.Types.Header
 import Network.Wai (FilePart (..), Request, requestHeaderRange, requestHeaders, requestMethod, vault)
@@ -46,6 +46,7 @@ import Weft.FFI.Errno (throwIfNegative)
 import Weft.FFI.Path (withPath)
 import Weft.FFI.Socket (cCloseFile, cOpenRead)
 import Weft.Http.Conditional
+import Weft.Http.DateForms (dateOf)
 import Weft.Http.Timeouts
 import Weft.Http.Types
 import Weft.Transport
@@ -131,7 +132,7 @@ wholeFile request status fields fd size changed
   where
     whole = FileAnswer status dated fd (FilePart 0 size size)
     -- The application's date, which is the one that clients get.
-    date = fromMaybe (fileDate changed) (lookup hLastModified fields >>= parseHTTPDate)
+    date = fromMaybe (fileDate changed) (lookup hLastModified fields >>= dateOf)
     dated = if isJust (lookup hLastModified fields) then fields else (hLastModified, formatHTTPDate date) : fields
     -- The application's tag.
     tag = maybe NoTag entityTag (lookup hETag fields)

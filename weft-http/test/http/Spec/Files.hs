@@ -78,6 +78,21 @@ tests on =
         with "/dated" ["If-Unmodified-Since: " <> past] 200
         with "/dated" ["If-Range: " <> past, "Range: bytes=0-9"] 206
         with "/dated" ["If-Range: " <> date, "Range: bytes=0-9"] 200
+        -- The obsolete forms of dates (5.6.7), and what looks like a date.
+        forM_ ["Sunday, 06-Nov-94 08:49:37 GMT", "Sun Nov  6 08:49:37 1994", "Mon Nov 06 08:49:37 1994"] $ \old -> do
+          with "/dated" ["If-Range: " <> old, "Range: bytes=0-9"] 206
+          with "/dated" ["If-Modified-Since: " <> old] 304
+          with "/" ["If-Modified-Since: " <> old] 200
+          with "/dated" ["If-Unmodified-Since: " <> old] 200
+          with "/" ["If-Unmodified-Since: " <> old] 412
+        forM_ ["Saturday, 05-Nov-94 08:49:37 GMT", "Sun Nov  6 08:49:36 1994"] $ \before -> do
+          with "/dated" ["If-Modified-Since: " <> before] 200
+          with "/dated" ["If-Unmodified-Since: " <> before] 412
+        -- Two digits mean at most 50 years ahead: from 2026 to 2048, this is 2049.
+        with "/" ["If-Unmodified-Since: Friday, 05-Nov-49 08:49:37 GMT"] 200
+        forM_ noDates $ \no -> do
+          with "/dated" ["If-Modified-Since: " <> no] 200
+          with "/" ["If-Unmodified-Since: " <> no] 200
         say client "HEAD / HTTP/1.1\r\nHost: test\r\nRange: bytes=0-9\r\n\r\n"
         answer <- hearAnswerToHead client
         (answerStatus answer, header "content-length" answer) @?= (200, Just "1000"),
@@ -148,6 +163,29 @@ tests on =
     isPart from n answer = do
       answerStatus answer @?= 206
       assertBool "the part" (answerBody answer == B.take n (B.drop from (filler 1000000)))
+
+-- | Values that are no dates; each would be one in the past.
+noDates :: [ByteString]
+noDates =
+  [ "Sun, 06 Nov 1994 08:49:37 +0000",
+    "Sun, 06 Nov 1994 08:49:37 UTC",
+    "Sun, 06 Nov 1994 08:49:37",
+    "Sun, 06 Nov 1994 08:49:37 GMT x",
+    "Sun, 6 Nov 1994 08:49:37 GMT",
+    "Sun, 06 Nov 94 08:49:37 GMT",
+    "sun, 06 nov 1994 08:49:37 gmt",
+    "Sun, 31 Nov 1994 08:49:37 GMT",
+    "Sun, 29 Feb 1993 08:49:37 GMT",
+    "Sun, 06 Nov 1994 24:49:37 GMT",
+    "Sun, 06 Nov 1994 08:49:61 GMT",
+    "Sun, 06 Nov 1994 8:49:37 GMT",
+    "Sun, 06-Nov-94 08:49:37 GMT",
+    "Sunday, 06-Nov-94 08:49:37 +0000",
+    "Sunday, 06-Nov-1994 08:49:37 GMT",
+    "Sun Nov  6 08:49:37 1994 GMT",
+    "Sun Nov 6 08:49:37 1994",
+    "784111777"
+  ]
 
 isBytes :: Answer -> ByteString -> Assertion
 isBytes answer expected = do
