@@ -31,6 +31,7 @@ differences =
       ("host/absolute-percent", "RFC 3986, 3.2.2: a name may have percent-encoded octets"),
       ("transfer-encoding/padded", "RFC 9110, 5.5: blanks and tabs around a field's value are optional white space"),
       ("request-line/target-bad-percent", "RFC 9112, 3.2: the path is the application's to decode; the engine passes it on as it came"),
+      ("request-line/version-1.2", "RFC 9110, 2.5: a request of a later minor version is processed as one of the highest minor version that is supported"),
       ("request-line/method-lower-case", "RFC 9110, 9.1: a method is a case-sensitive token; which ones exist is the application's to say")
     ]
     ++ [Difference "request-line/target-fragment" Stricter "RFC 9112, 3.2: a target has no fragment"]

@@ -157,7 +157,7 @@ requestLine limits bytes base
   | byteAt bytes afterMethod /= 32 || byteAt bytes afterTarget /= 32 || afterTarget == afterMethod + 1 = again
   | byteAt bytes (afterTarget + 9) /= 13 || byteAt bytes (afterTarget + 10) /= 10 = again
   | lineEnd - base > min (limitTarget limits) (limitHead limits) = again
-  | version == http11 || version == http10 =
+  | version == http11 || version == http10 || laterMinor =
     target limits bytes base method (afterMethod + 1) afterTarget (if version == http10 then flagOld .|. isHead else isHead)
   | version == http20 && slice bytes base afterTarget == "PRI *" = Preface
   | otherwise = unsupported
@@ -171,6 +171,8 @@ requestLine limits bytes base
     -- Evaluated here, so that the following code can pass it on directly.
     !method = methodAt bytes base afterMethod
     isHead = if afterMethod == base + 4 && method == "HEAD" then flagHead else 0
+    -- RFC 9110, 2.5: a request of a later minor version is processed as one of HTTP/1.1.
+    laterMinor = slice bytes (afterTarget + 1) (afterTarget + 8) == "HTTP/1." && isDigit (byteAt bytes (afterTarget + 8))
     unsupported
       | "HTTP/" `B.isPrefixOf` text && isDigit (byteAt text 5) && byteAt text 6 == 46 && isDigit (byteAt text 7) = Refused UnknownVersion
       | otherwise = Refused BadRequest
