@@ -10,6 +10,9 @@
 -- > main = withAccessLog defaultLogSettings {logPath = "access.log"} $ \accessLog ->
 -- >   run 8080 (logRequests accessLog application)
 --
+-- Each capability has a buffer, so lines that different capabilities log at almost the same time, also those of one
+-- client with several connections, can be out of order by up to 'logDelay' and the time of a write.
+--
 -- Any thread may call these functions. A line costs a request less than a microsecond,
 -- and takes no lock that other capabilities use.
 --
@@ -69,8 +72,9 @@ data LogSettings = LogSettings
     logBuffer :: !Int,
     -- | How long a line is held back to be written together with others, while there is room.
     logDelay :: !Duration,
-    -- | Called after a failed write with the error and the number of lines lost, at most once a
-    -- minute. Runs on the log's thread.
+    -- | Called with the error of the last failed write and the number of lines lost by failed writes since the last
+    -- call: at most once a minute, on the thread that writes, and once more when the log is closed if lines were lost
+    -- after that.
     logOnError :: !(IOException -> Int -> IO ())
   }
 
@@ -83,7 +87,7 @@ defaultLogSettings =
       logFormat = Combined,
       logBuffer = 1024 * 1024,
       logDelay = milliseconds 100,
-      logOnError = \e n -> blocking (hPutStrLn stderr ("access log: " <> show n <> " lines lost: " <> show e))
+      logOnError = \e n -> blocking (hPutStrLn stderr ("access log: " <> show n <> (if n == 1 then " line" else " lines") <> " lost: " <> show e))
     }
 
 -- | An open log.
@@ -102,6 +106,8 @@ data AccessLog = AccessLog
     -- | The number of lines written, and the number lost by failed writes. Changed while the sink is held.
     accessWritten :: !(IORef Int),
     accessFailed :: !(IORef Int),
+    -- | The lines lost since the last report, and the last error. Changed while the sink is held.
+    accessUnreported :: !(IORef (Maybe (IOException, Int))),
     -- | The instant before which no further failure is reported. Changed while the sink is held.
     accessQuiet :: !(IORef Instant)
   }
@@ -124,9 +130,10 @@ withAccessLog settings act = bracket open close $ \accessLog ->
         <*> newMVar sink
         <*> newIORef 0
         <*> newIORef 0
+        <*> newIORef Nothing
         <*> newIORef (Instant minBound)
     -- No thread holds the sink any more.
-    close accessLog = tryTakeMVar (accessSink accessLog) >>= mapM_ closeSink
+    close accessLog = (tryTakeMVar (accessSink accessLog) >>= mapM_ closeSink) `finally` within (seconds 2) (report accessLog)
     start accessLog = do
       t <- forkIOWithUnmask (\unmask -> unmask (writer accessLog))
       t <$ labelThread t "weft access log"
@@ -211,14 +218,21 @@ drain accessLog sink = do
       Right () -> modifyIORef' (accessWritten accessLog) (+ batchLines batch)
       Left e -> do
         modifyIORef' (accessFailed accessLog) (+ batchLines batch)
-        report e (batchLines batch)
-  where
-    report e count = do
-      t <- now
-      quiet <- readIORef (accessQuiet accessLog)
-      when (t >= quiet) $ do
-        writeIORef (accessQuiet accessLog) (seconds 60 `after` t)
-        void (try (logOnError (accessSettings accessLog) e count) :: IO (Either IOException ()))
+        modifyIORef' (accessUnreported accessLog) $ \before -> let !n = maybe 0 snd before + batchLines batch in Just (e, n)
+  t <- now
+  quiet <- readIORef (accessQuiet accessLog)
+  when (t >= quiet) (report accessLog)
+
+-- | Report the lines that were lost since the last report, if there are any. The caller holds the sink, or closes the
+-- log.
+report :: AccessLog -> IO ()
+report accessLog = do
+  unreported <- readIORef (accessUnreported accessLog)
+  forM_ unreported $ \(e, count) -> do
+    writeIORef (accessUnreported accessLog) Nothing
+    t <- now
+    writeIORef (accessQuiet accessLog) (seconds 60 `after` t)
+    void (try (logOnError (accessSettings accessLog) e count) :: IO (Either IOException ()))
 
 -- Metrics ----------------------------------------------------------------------------------
 

@@ -16,14 +16,16 @@ module Weft.AccessLog.Line
   )
 where
 
+import Data.ByteArray.Encoding (Base (Base64), convertFromBase)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
+import qualified Data.CaseInsensitive as CI
 import Data.List (foldl')
 import Data.Time.Clock.POSIX (POSIXTime, posixSecondsToUTCTime)
 import Data.Time.Format (defaultTimeLocale, formatTime)
 import Data.Word (Word16)
-import Network.HTTP.Types (HttpVersion (..), Status (..))
+import Network.HTTP.Types (HttpVersion (..), Status (..), hAuthorization)
 import Network.Wai
 import Weft.AccessLog.Put
 import Weft.Core.Time (Duration (..), Instant (..))
@@ -36,12 +38,13 @@ data LogFormat
     --
     -- > 192.0.2.7 - - [21/Nov/2026:14:30:24 +0000] "GET /a HTTP/1.1" 200 612 "-" "curl/7.88.1"
     --
-    -- An unknown number of bytes is written as @-@. For a refused connection, the reason stands in
-    -- place of the request.
+    -- The third field is the name of basic authentication (RFC 7617) that the client has sent, also if it was not
+    -- accepted, with its spaces escaped, or @-@. An unknown number of bytes is written as @-@. For a refused
+    -- connection, the reason stands in place of the request.
     Combined
-  | -- | One JSON object (RFC 8259) with @time@ (RFC 3339), @peer@, @host@ (as the client named it, in @Host@ or
-    -- @:authority@), @method@, @target@, @version@, @status@, @bytes@ (null if not known), @seconds@ (to the microsecond),
-    -- @referer@, @agent@, @aborted@; for a refused connection @time@, @peer@, @status@,
+  | -- | One JSON object (RFC 8259) with @time@ (RFC 3339), @peer@, @user@ (of basic authentication, as above), @host@
+    -- (as the client named it, in @Host@ or @:authority@), @method@, @target@, @version@, @status@, @bytes@ (null if not
+    -- known), @seconds@ (to the microsecond), @referer@, @agent@, @aborted@; for a refused connection @time@, @peer@, @status@,
     -- @refused@. Strings hold the received bytes, each as the character with that code
     -- (ISO 8859-1).
     Json
@@ -63,11 +66,12 @@ line format date subject = case format of
 
 -- | The greatest length of a line in bytes.
 longestLine :: Int
-longestLine = 6 * (sum [longestHost, longestMethod, longestTarget, longestReferer, longestAgent] + 200)
+longestLine = 6 * (sum [longestUser, longestHost, longestMethod, longestTarget, longestReferer, longestAgent] + 200)
 
 -- The number of bytes shown of each field. The rest is left out, so that a client cannot make a
 -- line too long to be written.
-longestHost, longestMethod, longestTarget, longestReferer, longestAgent :: Int
+longestUser, longestHost, longestMethod, longestTarget, longestReferer, longestAgent :: Int
+longestUser = 255
 longestHost = 255
 longestMethod = 64
 longestTarget = 8192
@@ -77,7 +81,10 @@ longestAgent = 1024
 combined :: Date -> Subject -> Put
 combined date subject = case subject of
   Answered request exchange ->
-    begin (remoteHost request)
+    peer (remoteHost request)
+      <> " - "
+      <> maybe "-" name (userOf request)
+      <> dated
       <> quoted longestMethod (requestMethod request)
       <> " "
       <> target quoted request
@@ -93,9 +100,14 @@ combined date subject = case subject of
       <> field longestAgent (requestHeaderUserAgent request)
       <> "\"\n"
   Refused sender status reason ->
-    begin sender <> quoted longestMethod reason <> "\" " <> maybe "-" (decimal . statusCode) status <> " 0 \"-\" \"-\"\n"
+    peer sender <> " - -" <> dated <> quoted longestMethod reason <> "\" " <> maybe "-" (decimal . statusCode) status <> " 0 \"-\" \"-\"\n"
   where
-    begin sender = peer sender <> " - - [" <> bytes (dateCombined date) <> "] \""
+    dated = " [" <> bytes (dateCombined date) <> "] \""
+    name user = if B.null user then "-" else words' (C.split ' ' (B.take longestUser user))
+    words' parts = case parts of
+      [] -> mempty
+      [part] -> escaped "\\x" part
+      part : more -> escaped "\\x" part <> "\\x20" <> words' more
     quoted most string = escaped "\\x" (B.take most string)
     field most = maybe "-" (quoted most)
 
@@ -103,7 +115,9 @@ json :: Date -> Subject -> Put
 json date subject = case subject of
   Answered request exchange ->
     begin (remoteHost request)
-      <> "\",\"host\":"
+      <> "\",\"user\":"
+      <> field longestUser (userOf request)
+      <> ",\"host\":"
       <> field longestHost (requestHeaderHost request)
       <> ",\"method\":\""
       <> quoted longestMethod (requestMethod request)
@@ -133,6 +147,22 @@ json date subject = case subject of
     begin sender = "{\"time\":\"" <> bytes (dateJson date) <> "\",\"peer\":\"" <> peer sender
     quoted most string = escaped "\\u00" (B.take most string)
     field most = maybe "null" (\value -> "\"" <> quoted most value <> "\"")
+
+-- | The name that the client has sent for basic authentication.
+userOf :: Request -> Maybe ByteString
+userOf request = lookup hAuthorization (requestHeaders request) >>= named
+
+named :: ByteString -> Maybe ByteString
+named value = case C.break (== ' ') value of
+  (scheme, rest)
+    | CI.mk scheme == "basic",
+      B.length rest < 1000,
+      Right text <- convertFromBase Base64 (C.dropWhile (== ' ') rest),
+      (user, password) <- C.break (== ':') text,
+      not (B.null password) ->
+      Just user
+  _ -> Nothing
+{-# NOINLINE named #-}
 
 -- | Path and query as they were sent.
 target :: (Int -> ByteString -> Put) -> Request -> Put

@@ -18,6 +18,7 @@ import qualified Data.ByteString.Char8 as C
 import Data.IORef
 import Data.Maybe (mapMaybe)
 import Data.String (fromString)
+import Data.Text (Text)
 import Network.HTTP.Types
 import Network.Wai
 import System.Directory
@@ -29,6 +30,7 @@ import System.Posix.Temp (mkdtemp)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.AccessLog
+import Weft.Exchange (Exchange (..))
 import Weft.Http
 import Weft.Socket (SockAddr (..), tupleToHostAddress, tupleToHostAddress6)
 
@@ -49,10 +51,21 @@ tests on =
         _ <- withClient port $ \client -> ask client "/chunks" ["User-Agent: \"\\\255"] >> hearAnswer client
         pure $ do
           [object] <- objects file
-          map (`K.lookup` object) ["peer", "host", "method", "target", "version", "status", "bytes", "referer", "aborted"]
-            @?= map Just [String "127.0.0.1", String "test", String "GET", String "/chunks", String "HTTP/1.1", Number 200, Number 292, Null, Bool False]
+          map (`K.lookup` object) ["peer", "user", "host", "method", "target", "version", "status", "bytes", "referer", "aborted"]
+            @?= map Just [String "127.0.0.1", Null, String "test", String "GET", String "/chunks", String "HTTP/1.1", Number 200, Number 292, Null, Bool False]
           K.lookup "agent" object @?= Just (String "\"\\\255")
           assertBool (show object) (case K.lookup "seconds" object of Just (Number s) -> s >= 0 && s < 60; _ -> False),
+      testOn on "the user of basic authentication" . withFolder $ \folder ->
+        forM_ users $ \(value, combined, object) -> do
+          let file = folder </> "log"
+              line format = do
+                withAccessLog defaultLogSettings {logPath = file, logFormat = format} $ \accessLog ->
+                  logExchange accessLog defaultRequest {requestHeaders = [("Host", "h"), ("Authorization", value)]} (Exchange 401 Nothing mempty False)
+                B.readFile file <* removeFile file
+          text <- line Combined
+          (value, take 3 (C.words text)) @?= (value, ["0.0.0.0", "-", combined])
+          found <- line Json
+          (value, fmap (K.lookup "user") (decodeStrict' found)) @?= (value, Just (Just (maybe Null String object))),
       testOn on "bytes that a client sends cannot end a line or a field" . logged id $ \file port -> do
         void . withClient port $ \client -> ask client "/\"x\\%0A\200" ["User-Agent: a\"b\\c\195\164"] >> hearAnswer client
         pure $ do
@@ -97,7 +110,7 @@ tests on =
           removeFile file,
       testOn on "IPv6 addresses are written as in RFC 5952" addresses,
       testOn on "a pipe without a reader does not block requests" deaf,
-      testOn on "with a full disk lines are dropped and counted, and the error is reported once" full,
+      testOn on "with a full disk lines are dropped and counted, and all are reported" full,
       testOn on "no line is lost while the file is reopened" reopening,
       testOn on "if reopening fails, the old file stays in use" . withFolder $ \folder -> do
         createDirectory (folder </> "a")
@@ -111,6 +124,19 @@ tests on =
     ]
   where
     json settings = settings {logFormat = Json}
+
+-- | Values of @Authorization@, and the user in the combined format and as JSON.
+users :: [(B.ByteString, B.ByteString, Maybe Text)]
+users =
+  [ ("Basic YWxpY2U6c2VjcmV0", "alice", Just "alice"),
+    ("basic  YWxpY2U6", "alice", Just "alice"),
+    ("Basic YSAiXAriIDpiOmM=", "a\\x20\\x22\\x5C\\x0A\\xE2\\x20", Just "a \"\\\n\226 "),
+    ("Basic Ong=", "-", Just ""),
+    ("Basic YWxpY2U=", "-", Nothing),
+    ("Basic %%%", "-", Nothing),
+    ("Bearer YWxpY2U6c2VjcmV0", "-", Nothing),
+    ("", "-", Nothing)
+  ]
 
 -- | Run a server with a log. The action returns checks, which run when the log is complete.
 logged :: (LogSettings -> LogSettings) -> (FilePath -> Int -> IO Assertion) -> Assertion
@@ -194,14 +220,16 @@ untilM act = act >>= \done -> if done then pure () else untilM act
 
 full :: Assertion
 full = do
-  told <- newIORef (0 :: Int)
-  let report e _ = when (isFullError e) (modifyIORef' told (+ 1))
+  told <- newIORef []
+  let report e n = when (isFullError e) (modifyIORef' told (n :))
   withAccessLog defaultLogSettings {logPath = "/dev/full", logOnError = report} $ \accessLog -> do
     replicateM_ 3 (replicateM_ 10 (refuse accessLog) >> flushLog accessLog)
     figures <- logMetrics accessLog
     logFailed figures @?= 30
     logWritten figures @?= 0
-  readIORef told >>= (@?= 1)
+    readIORef told >>= (@?= [10])
+  -- The rest is reported at the end.
+  readIORef told >>= (@?= [20, 10])
 
 -- | The file is renamed and reopened, as by logrotate, while requests run.
 reopening :: Assertion

@@ -235,9 +235,9 @@ table =
       limit (range 0 1000000000) (\v l -> l {limitSendBuffer = v}),
     live Protection "drain" (One "SECONDS") "Time for requests in progress when the server shuts down (10)" $
       one (time 0) (\v s -> s {drain = v}),
-    fixed Observation "log" (One "FILE") "Append a line for each request to this file; '-' means standard output (none)" $
+    fixed Observation "log" (One "FILE") "Append a line for each request to this file; '-' means standard output. Each core has a buffer, so lines, also those of one client, can be out of order by a tenth of a second (none)" $
       one filled (\v s -> s {logTo = Just v}),
-    fixed Observation "log-format" (OneOf "FORMAT" (map fst formats)) "Format of the log: combined, as Apache and nginx write it, or json, one object a line, which has the host too (combined)" $
+    fixed Observation "log-format" (OneOf "FORMAT" (map fst formats)) "Format of the log: combined, as Apache and nginx write it, or json, one object a line, which has the host too. Both have the name of basic authentication that the client has sent, also if it was refused (combined)" $
       one (among formats) (\v s -> s {logAs = v}),
     live Observation "metrics" (OneOf "WHO" (map fst audiences)) "Who may read /metrics, the page for Prometheus: nobody, loopback (this machine), proxied (also through a proxy on this machine) or everybody. A proxy that adds none of Forwarded, X-Forwarded-For and Via, as nginx does by default, is not recognised: choose nobody behind it (loopback)" $
       one (among audiences) (\v s -> s {metrics = v}),
