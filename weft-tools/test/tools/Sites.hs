@@ -20,6 +20,7 @@ tests program =
   testGroup
     "sites"
     [ redirects program,
+      redirectRules program,
       none program,
       withoutEffect program,
       everyError program,
@@ -70,6 +71,27 @@ withoutEffect program =
             ("listen in the file and --port", ["folder: /tmp", "listen: ':0'"], ["--port", "1"], "so --port cannot be given as well"),
             ("https-redirect on an address of listen", ["folder: /tmp", "certificate: /a", "key: /a", "listen: ':81'", "https-redirect: '127.0.0.1:81'"], [], "--https-redirect has an address of --listen"),
             ("a host's certificate with the key of the whole file", ["folder: /tmp", "certificate: /a", "key: /a", "hosts:", "  a.example: {certificate: /b}"], [], "hosts.a.example: a certificate needs its key")
+          ]
+    ]
+
+redirectRules :: FilePath -> TestTree
+redirectRules program =
+  testGroup
+    "a redirect that could not work is refused, with the reason"
+    [ testCase rule . inFolder $ \folder -> do
+        let refused (code, out) = (code, part `isInfixOf` unwords (words out), out) @?= (ExitFailure 2, True, out)
+        outcome program [] ["serve", folder, "--port", "0", "--redirect", rule] >>= refused
+        config folder ["folder: /tmp", "redirect: " <> show rule]
+        outcome program [] ["serve", "--config", folder </> "weft.yaml", "--check"] >>= refused
+      | (rule, part) <-
+          [ ("/b/*=https://x/*?z", "expected a * only at the end of the target"),
+            ("/*x=/y", "expected a * only at the end of the path"),
+            ("/a*b=/c*d", "expected a * only at the end of the path"),
+            ("/a/**=/b", "expected a * only at the end of the path"),
+            ("/a=/b/*", "so the path has to"),
+            ("/a b=/c", "expected a path without blanks"),
+            ("/a?x=1=/c", "expected a path without a query"),
+            ("a=/c", "expected a path that begins with /")
           ]
     ]
 

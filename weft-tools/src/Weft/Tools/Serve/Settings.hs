@@ -201,7 +201,7 @@ table =
       distinct " are for the same status" ((==) `on` fst) errorPage (\v s -> s {errorPages = v}),
     live What "fallback" (Optional "PATH") "File to send, with status 200, for every path that does not exist, except below /.well-known/acme-challenge/; single-page applications use /index.html (none)" $
       oneOrNone sitePath (\v s -> s {fallback = v}),
-    live What "redirect" (Many "RULE") "Redirect a path: '/old=/new' or '/old=/new STATUS' (302). '/old/*=/new/*' redirects all paths with this prefix. The target may be a URL. Paths are compared as those of files are: decoded, and with one slash for several" $
+    live What "redirect" (Many "RULE") "Redirect a path: '/old=/new' or '/old=/new STATUS' (302). '/old/*=/new/*' redirects all paths with this prefix. A * may only be the last character of the path and of the target (%2A is one of a name). The target may be a URL. Paths are compared as those of files are: decoded, and with one slash for several" $
       distinct " are for the same path" ((==) `on` \r -> (redirectFrom r, redirectPrefix r)) redirectRule (\v s -> s {redirects = v}),
     live What "compress" Switch "Compress text files of 1 KiB to 1 MiB by gzip, if there is no compressed file beside them" $
       switch (\v s -> s {compress = v}),

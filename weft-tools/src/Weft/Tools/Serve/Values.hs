@@ -36,6 +36,7 @@ module Weft.Tools.Serve.Values
   )
 where
 
+import Control.Monad (when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString.Char8 as B
 import qualified Data.CaseInsensitive as CI
@@ -105,8 +106,10 @@ errorPage text = case break (== '=') text of
 -- | A path of the site, as in a request: without a query.
 sitePath :: Reader ByteString
 sitePath text
-  | "/" `isPrefixOf` text, not (any (\c -> isControl c || isSpace c || c == '?' || c == '#') text) = Right (utf8 text)
-  | otherwise = Left ("expected a path that begins with /, not " <> show text)
+  | not ("/" `isPrefixOf` text) = Left ("expected a path that begins with /, not " <> show text)
+  | any (\c -> isControl c || isSpace c) text = Left ("expected a path without blanks (a space is written as %20), not " <> show text)
+  | any (`elem` ("?#" :: String)) text = Left ("expected a path without a query and a fragment, that is without ? and #, not " <> show text)
+  | otherwise = Right (utf8 text)
 
 -- | RFC 6454, 6.1, or @*@.
 corsOrigin :: Reader ByteString
@@ -141,7 +144,10 @@ redirectRule text = case break (== '=') text of
     let (path, prefix) = starred from
         (target, appends) = starred to
     old <- sitePath path
-    if any (`isPrefixOf` target) ["/", "http://", "https://"] && not (any isControl target) && (prefix || not appends) && not ("//" `isPrefixOf` target) && (not appends || endsHost target)
+    when ('*' `elem` path) (Left ("expected a * only at the end of the path, for all paths that begin with what is before it, not " <> show from))
+    when ('*' `elem` target) (Left ("expected a * only at the end of the target, for the rest of the path, not " <> show to))
+    when (appends && not prefix) (Left ("the target " <> show to <> " ends with *, so the path has to, as in '/old/*=/new/*', and not " <> show from))
+    if any (`isPrefixOf` target) ["/", "http://", "https://"] && not (any isControl target) && not ("//" `isPrefixOf` target) && (not appends || endsHost target)
       then Right (Redirect old prefix (utf8 target) appends status)
       else malformed
   _ -> malformed
