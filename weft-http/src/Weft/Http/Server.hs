@@ -108,7 +108,8 @@ data Server = Server
 
 -- | Run a server while an action runs; the action gets the server. When the
 -- action ends, the server stops and drops the remaining connections; call
--- 'drainServer' before to end them gracefully. Throws an 'IOError' if the server cannot listen.
+-- 'drainServer' before to end them gracefully. The applications of these get 'ThreadKilled', and their handlers
+-- two seconds until the function returns. Throws an 'IOError' if the server cannot listen.
 withServerWith :: Options -> Settings -> Application -> (Server -> IO a) -> IO a
 withServerWith options settings app act = do
   caps <- getNumCapabilities
@@ -122,9 +123,10 @@ withServerWith options settings app act = do
         case drop (cap `mod` caps) tables of
           table : _ -> serveConnection shared options admission tables table app plain peer
           [] -> pure ()
-  listening (base ended) handler $ \sockets -> do
-    let server = Server sockets tables draining ended
-    bracket (watch server) killThread (\_ -> act server)
+  let run = listening (base ended) handler $ \sockets -> do
+        let server = Server sockets tables draining ended
+        bracket (watch server) killThread (\_ -> act server)
+  run `finally` untilGone tables
   where
     listening server handler inner = case (optionTransports options, optionListeners options) of
       (transports@(first : _), _) -> do
@@ -149,6 +151,16 @@ withServerWith options settings app act = do
         result <- try (unmask (waitAcceptors (serverSockets server)))
         void (tryPutMVar (serverEnd server) (either Just (const Nothing) result))
       t <$ labelThread t "weft http watch"
+
+-- | Wait until the threads of the remaining connections, which have been killed, have ended; for two seconds at most. The
+-- exception has reached them, but the program may end next, before the handlers of applications and @setOnClose@ have
+-- run.
+untilGone :: [Table] -> IO ()
+untilGone tables = go (200 :: Int)
+  where
+    go turns = do
+      gone <- and <$> mapM isEmptyTable tables
+      unless (gone || turns == 0) (W.threadDelay 10000 >> go (turns - 1))
 
 -- | Run a server on the settings' host and port, with one acceptor for each capability.
 withListeners :: Settings -> ServerSettings -> (Socket -> SockAddr -> IO ()) -> (W.Server -> IO a) -> IO a

@@ -17,6 +17,7 @@ module Weft.Http.Table
     newTable,
     addEntry,
     removeEntry,
+    isEmptyTable,
     Entry (..),
 
     -- * Ending
@@ -70,6 +71,10 @@ addEntry (Table ref) entry = atomicModifyIORef' ref (\(Entries n m) -> (Entries 
 -- | Remove a connection.
 removeEntry :: Table -> Int -> IO ()
 removeEntry (Table ref) number = atomicModifyIORef' ref (\(Entries n m) -> (Entries n (IntMap.delete number m), ()))
+
+-- | Whether there are no connections.
+isEmptyTable :: Table -> IO Bool
+isEmptyTable (Table ref) = (\(Entries _ m) -> IntMap.null m) <$> readIORef ref
 
 -- | The present connections.
 entriesOf :: Table -> IO [Entry]

@@ -11,15 +11,15 @@ import Configurations
 import Control.Concurrent (threadDelay, yield)
 import Control.Concurrent.Async
 import Control.Concurrent.MVar
-import Control.Exception (IOException, SomeException, catch, try)
-import Control.Monad (forM_, forever, void, when)
+import Control.Exception (IOException, SomeException, catch, onException, try)
+import Control.Monad (forM_, forever, replicateM, void, when)
 import qualified Data.ByteString as B
 import Data.IORef
 import Data.String (fromString)
 import Foreign.C.Error (Errno, eCONNABORTED, eINVAL, eMFILE, eNETDOWN, errnoToIOError)
 import GHC.Clock (getMonotonicTime)
 import GHC.IO.Exception (IOException (ioe_description))
-import Network.Wai (Application)
+import Network.Wai (Application, rawPathInfo)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Duration
@@ -94,6 +94,22 @@ tests on =
           ask client "/slow?n=60000" []
           begun
           within 30 "the drain" (drainServer server (milliseconds 500)) >>= (@?= False),
+      testOn on "handlers of applications that are killed have run when the server has ended, unless they take too long" $ do
+        begun <- newIORef (0 :: Int)
+        handled <- newIORef (0 :: Int)
+        never <- newEmptyMVar
+        let more ref = atomicModifyIORef' ref (\n -> (n + 1, ()))
+            app request _ = (more begun >> readMVar never) `onException` (if rawPathInfo request == "/long" then void (readMVar never) else threadDelay 20000 >> more handled)
+            ends path count = do
+              writeIORef begun 0
+              clients <- within 60 "the server's end" . withQuietServer defaultSettings app $ \_ port -> do
+                clients <- replicateM count (connectTo port)
+                forM_ clients $ \client -> ask client path []
+                clients <$ eventually "they have begun" ((== count) <$> readIORef begun)
+              mapM_ hangUp clients
+        ends "/" 5
+        readIORef handled >>= (@?= 5)
+        ends "/long" 1,
       testOn on "the shutdown handler ends runWith" $ do
         stop <- newEmptyMVar
         ready <- newEmptyMVar
