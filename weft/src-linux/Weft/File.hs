@@ -170,6 +170,7 @@ foldNames = Names.foldNames ghcThreads
 -- Reading and writing -----------------------------------------------------------------
 
 -- | Read bytes from an offset on: as many as asked for, fewer only at the end of the file.
+-- The memory is that of what the file has, so a larger number does no harm; @ENOMEM@ if the heap cannot have that.
 -- An exception interrupts it at once, unless it runs as a blocking call (see the top of this module).
 readAt :: File -> Offset -> Count -> IO ByteString
 readAt = Transfer.readAt ghcThreads

@@ -27,7 +27,8 @@ module Weft.File.Transfer
   )
 where
 
-import Control.Monad (unless)
+import Control.Exception (AsyncException (HeapOverflow), handleJust)
+import Control.Monad (guard, unless)
 import Control.Monad.IO.Class (MonadIO (..))
 import Data.Bits ((.&.))
 import Data.ByteString (ByteString)
@@ -35,7 +36,7 @@ import qualified Data.ByteString as B
 import qualified Data.ByteString.Internal as B (fromForeignPtr, mallocByteString, toForeignPtr)
 import Data.Int (Int64)
 import Data.Word (Word8)
-import Foreign.C.Error (Errno (..), eINVAL, eSPIPE)
+import Foreign.C.Error (Errno (..), eINVAL, eNOMEM, eSPIPE)
 import Foreign.C.Types (CInt)
 import Foreign.ForeignPtr (ForeignPtr, mallocForeignPtrBytes, plusForeignPtr, touchForeignPtr, withForeignPtr)
 import Foreign.ForeignPtr.Unsafe (unsafeForeignPtrToPtr)
@@ -44,7 +45,9 @@ import Foreign.Storable (poke, pokeByteOff, sizeOf)
 import GHC.ForeignPtr (mallocPlainForeignPtrBytes)
 import System.Posix.Types (Fd)
 import Weft.FFI.File
+import Weft.File.Attributes (FileStatus (..))
 import Weft.File.Engine
+import Weft.File.Status (statFile)
 import Weft.File.ThreadOps
 import Weft.File.Types
 import Weft.File.Units
@@ -53,17 +56,45 @@ import Weft.File.Units
 readAt :: MonadIO m => ThreadOps m -> File -> Offset -> Count -> m ByteString
 readAt threads file off (Count count) = do
   liftIO (validate loc file off count)
-  using threads loc file $ \fd -> do
-    memory <- liftIO (bufferFor file count)
-    n <- repeatedly count $ \done -> do
-      let p = unsafeForeignPtrToPtr memory `plusPtr` done
-          size = min most (count - done)
-      carry threads (forgotten loc file (touchForeignPtr memory)) (opRead fd (offsetBytes off + fromIntegral done) p size)
-        >>= checked loc file
-    pure $! slice memory n count
+  if count <= mebibyte then readPart threads file off count else readLarge threads file off count
   where
     loc = "Weft.File.readAt"
 {-# INLINE readAt #-}
+
+-- | Read many bytes. The memory is that of what the file has, not of what was asked for. If the file has more than its
+-- status says (it grows, or is a device, or a file of \/proc), the rest comes in further parts, each twice as large.
+readLarge :: MonadIO m => ThreadOps m -> File -> Offset -> Int -> m ByteString
+readLarge threads file start count = do
+  status <- statFile threads file
+  -- In whole MiB, as sizes and addresses past the page cache are in blocks. The byte more than the file has shows the end.
+  let parts = max 0 (offsetBytes (statusSize status) - offsetBytes start) `div` fromIntegral mebibyte + 1
+  go start (fromIntegral (min parts (fromIntegral (maxBound `div` mebibyte))) * mebibyte) count []
+  where
+    go at size left before = do
+      let now = min size left
+      bytes <- readPart threads file at now
+      if B.length bytes < now || now == left
+        then pure $! B.concat (reverse (bytes : before))
+        else go (at + fromIntegral now) (min (2 * size) (maxBound `div` 4)) (left - now) (bytes : before)
+{-# INLINE readLarge #-}
+
+-- | Read bytes into memory of that size.
+readPart :: MonadIO m => ThreadOps m -> File -> Offset -> Int -> m ByteString
+readPart threads file off count = using threads loc file $ \fd -> do
+  memory <- liftIO (bufferFor loc file count)
+  n <- repeatedly count $ \done -> do
+    let p = unsafeForeignPtrToPtr memory `plusPtr` done
+        size = min most (count - done)
+    carry threads (forgotten loc file (touchForeignPtr memory)) (opRead fd (offsetBytes off + fromIntegral done) p size)
+      >>= checked loc file
+  pure $! slice memory n count
+  where
+    loc = "Weft.File.readAt"
+{-# INLINE readPart #-}
+
+-- | Reads of more than that ask for the file's size first.
+mebibyte :: Int
+mebibyte = 1048576
 
 -- | The string of the bytes that were read. If the buffer is mostly empty, they are copied.
 slice :: ForeignPtr Word8 -> Int -> Int -> ByteString
@@ -74,10 +105,11 @@ slice memory n count
   where
     bytes = B.fromForeignPtr memory 0 n
 
-bufferFor :: File -> Int -> IO (ForeignPtr Word8)
-bufferFor file count
-  | fileKind file == Direct = alignedBuffer (Count count)
-  | otherwise = B.mallocByteString count
+-- | Memory for that number of bytes; @ENOMEM@ if the heap cannot have it.
+bufferFor :: String -> File -> Int -> IO (ForeignPtr Word8)
+bufferFor loc file count =
+  handleJust (guard . (== HeapOverflow)) (const (refuse loc file eNOMEM)) $
+    if fileKind file == Direct then alignedBuffer (Count count) else B.mallocByteString count
 
 -- | Memory of that size at an address that is a multiple of 4096, for files that
 -- are opened with 'Weft.File.openDirect'.
@@ -288,8 +320,9 @@ most = 0x7ffff000
 
 validate :: String -> File -> Offset -> Int -> IO ()
 validate loc file off count
-  | fileKind file == Stream = refuse eSPIPE
-  | off < 0 || count < 0 = refuse eINVAL
+  | fileKind file == Stream = refuse loc file eSPIPE
+  | off < 0 || count < 0 = refuse loc file eINVAL
   | otherwise = demandOpen loc file
-  where
-    refuse (Errno e) = ioError (fileError loc (filePath file) (negate e))
+
+refuse :: String -> File -> Errno -> IO a
+refuse loc file (Errno e) = ioError (fileError loc (filePath file) (negate e))

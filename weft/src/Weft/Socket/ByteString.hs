@@ -191,7 +191,7 @@ recv s n
 
 -- | 'recv' without a copy, for callers that expect about that number of bytes. Memory for the whole number is allocated
 -- for each system call, and kept if at least half of it is used; otherwise the bytes are copied into a string of
--- their size.
+-- their size. @HeapOverflow@, as with @network@, if the heap cannot have that much; the socket can still be used.
 recvLarge :: Socket -> Int -> IO ByteString
 recvLarge s n
   | n <= 0 = invalid "Weft.Socket.ByteString.recvLarge"

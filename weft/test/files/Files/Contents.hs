@@ -31,6 +31,7 @@ tests =
   testGroup
     "contents"
     [ testCase "reads end where the file ends" ends,
+      testCase "a read of more than there is takes memory for what there is" more,
       testProperty "writes and reads in any order agree with a model" . withMaxSuccess (times 60) $
         forAllShow (listOf step) show (ioProperty . agrees),
       testCase "several pieces of memory are filled in order" pieces,
@@ -70,6 +71,24 @@ step =
   where
     place = oneof [choose (0, 100), choose (0, 70000), elements [4095, 4096, 65536]]
     size = oneof [choose (0, 10), choose (0, 20000), elements [4096]]
+
+-- | Files whose size is right, and some of \/proc, whose size is 0, with numbers that do not fit into memory.
+more :: Assertion
+more = do
+  withBytes (3 * 1048576 + 5) $ \path -> forM_ [False, True] $ \past ->
+    withFile reading {openDirect = past} path $ \file -> forM_ [(0, 2 ^ (40 :: Int)), (4096, 2 ^ (40 :: Int)), (8388608, 2 ^ (40 :: Int)), (0, biggest)] $ \(off, n) -> do
+      got <- if past && n == biggest then readAt file off (n - 4095) else readAt file off n
+      assertBool (show (off, n) <> ": other bytes") (got == B.drop (fromIntegral off) (marked 0 (3 * 1048576 + 5)))
+  withFile reading "/proc/self/cmdline" $ \file -> do
+    got <- readAt file 0 biggest
+    small <- readAt file 0 65536
+    got @?= small
+  withFile reading "/proc/kallsyms" $ \file -> do
+    got <- readAt file 0 biggest
+    chunked <- foldChunks file 0 65536 (\before chunk -> pure (chunk : before)) []
+    assertBool "other names" (got == B.concat (reverse chunked))
+  where
+    biggest = Count maxBound
 
 agrees :: [Step] -> IO Bool
 agrees steps = withFolder $ \folder ->
