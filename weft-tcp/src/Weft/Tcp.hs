@@ -73,6 +73,7 @@ module Weft.Tcp
     boundedBacklog,
     evictingBacklog,
     Choices (..),
+    KeepAlive (..),
     SoftError (..),
   )
 where

@@ -82,8 +82,9 @@ checkOpen loc sock = do
 -- @ENETDOWN@ once the stack is closed.
 beginConnect :: Stack -> Address -> Word16 -> IO Socket
 beginConnect st to port
-  -- RFC 9293, MUST-46.
-  | not (isUnicast to) = failWith "connect" eNETUNREACH
+  -- RFC 9293, MUST-46; RFC 1122, section 3.2.1.3: loopback addresses do not leave a host. No answer would be accepted
+  -- from there ('Weft.Tcp.Stack.Input.isFromElsewhere').
+  | not (isSource to) || to `elem` stackAddresses (settings st) = failWith "connect" eNETUNREACH
   | otherwise = case filter (sameFamily to) (stackAddresses (settings st)) of
     [] -> failWith "connect" eNETUNREACH
     own : _ -> do

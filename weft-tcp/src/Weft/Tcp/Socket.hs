@@ -61,7 +61,8 @@ perform loc deadline waker attempt = go
 
 -- | Connect to an address and port, from one of the stack's addresses. @ECONNREFUSED@,
 -- @ETIMEDOUT@ or @EHOSTUNREACH@ as connect(2); @ENETUNREACH@ if the stack has no address of
--- that IP version; @EADDRNOTAVAIL@ if no port is free.
+-- that IP version, or if no other host can have the address (the stack's own, loopback, multicast); @EADDRNOTAVAIL@ if
+-- no port is free.
 connect :: Stack -> Clock.Instant -> Address -> Word16 -> IO Socket
 connect st deadline to port = mask $ \restore -> do
   sock <- beginConnect st to port

@@ -11,7 +11,9 @@ import qualified Data.ByteString.Lazy as L
 import Data.IORef
 import Data.List (nub)
 import Data.Maybe (mapMaybe)
+import Foreign.C.Error (Errno (..), eNETUNREACH)
 import GHC.Clock (getMonotonicTime)
+import GHC.IO.Exception (ioe_errno)
 import Lone
 import Network.HTTP.Types (status200)
 import Network.Wai (rawPathInfo, responseLBS)
@@ -57,6 +59,7 @@ tests =
       testCase "of a flood, SYNs that come twice are answered" floodFiltered,
       testCase "1,000 SYNs at once are answered at once" burst,
       testCase "SYNs and pings from addresses that no other host has are not answered (MUST-57)" impossibleSources,
+      testCase "connecting to an address that no other host has sends nothing, and is an error" impossiblePeers,
       testCase "forged cookies are refused" forged,
       testCase "a valid cookie is refused if none was sent" cookieUnsent,
       testCase "closing is not interrupted, and sends a FIN, while a step of the connection runs" closeInterrupted,
@@ -353,6 +356,14 @@ impossibleSources = withLone (\s -> s {stackAddresses = [addressB, own6]}) $ \st
   others @?= [3, 3, 3, 3]
   where
     own6 = V6 0xfd09000000000000 2
+
+impossiblePeers :: Assertion
+impossiblePeers = withLone (\s -> s {stackAddresses = [addressB, V6 0xfd09000000000000 2]}) $ \st sent -> do
+  deadline <- deadlineIn (seconds 1)
+  outs <- forM (mapMaybe parseAddress ["127.0.0.1", "0.0.0.1", "255.255.255.255", "10.0.0.2", "::1", "ff02::1", "fd09::2"]) $ \to ->
+    either (\e -> fmap Errno (ioe_errno e) == Just eNETUNREACH) (const False) <$> tryIOError (connect st deadline to 80)
+  outs @?= replicate 7 True
+  sent >>= (@?= 0) . length
 
 -- | Answers each SYN with a cookie.
 onlyCookies :: StackSettings -> StackSettings
