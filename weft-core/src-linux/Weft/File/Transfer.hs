@@ -66,7 +66,8 @@ readAt threads file off (Count count) = do
 readLarge :: MonadIO m => ThreadOps m -> File -> Offset -> Int -> m ByteString
 readLarge threads file start count = do
   status <- statFile threads file
-  -- In whole MiB, as sizes and addresses past the page cache are in blocks. The byte more than the file has shows the end.
+  -- In whole MiB, as sizes and addresses past the page cache are in blocks. There is room for more than
+  -- the file has, which shows its end.
   let parts = max 0 (offsetBytes (statusSize status) - offsetBytes start) `div` fromIntegral mebibyte + 1
   go start (fromIntegral (min parts (fromIntegral (maxBound `div` mebibyte))) * mebibyte) count []
   where

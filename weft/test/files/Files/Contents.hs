@@ -76,9 +76,10 @@ step =
 more :: Assertion
 more = do
   withBytes (3 * 1048576 + 5) $ \path -> forM_ [False, True] $ \past ->
-    withFile reading {openDirect = past} path $ \file -> forM_ [(0, 2 ^ (40 :: Int)), (4096, 2 ^ (40 :: Int)), (8388608, 2 ^ (40 :: Int)), (0, biggest)] $ \(off, n) -> do
-      got <- if past && n == biggest then readAt file off (n - 4095) else readAt file off n
-      assertBool (show (off, n) <> ": other bytes") (got == B.drop (fromIntegral off) (marked 0 (3 * 1048576 + 5)))
+    withFile reading {openDirect = past} path $ \file ->
+      forM_ [(0, large), (4096, large), (8388608, large), (0, biggest)] $ \(off, n) -> do
+        got <- if past && n == biggest then readAt file off (n - 4095) else readAt file off n
+        assertBool (show (off, n) <> ": other bytes") (got == B.drop (fromIntegral off) (marked 0 (3 * 1048576 + 5)))
   withFile reading "/proc/self/cmdline" $ \file -> do
     got <- readAt file 0 biggest
     small <- readAt file 0 65536
@@ -88,6 +89,7 @@ more = do
     chunked <- foldChunks file 0 65536 (\before chunk -> pure (chunk : before)) []
     assertBool "other names" (got == B.concat (reverse chunked))
   where
+    large = 2 ^ (40 :: Int)
     biggest = Count maxBound
 
 agrees :: [Step] -> IO Bool
