@@ -272,7 +272,8 @@ arriveIcmp6 st (Packet.Packet src dst _ body) = case Icmp6.decode src dst body o
   Left _ -> count st Malformed'
   Right m -> case m of
     Icmp6.EchoRequest i n d -> sendWhole st (Packet.Packet dst src 58 (Icmp6.encode dst src (Icmp6.EchoReply i n d)))
-    Icmp6.PacketTooBig mtu quoted -> quotes6 quoted (\w -> PathMtu w (max 1280 (fromIntegral (min 65575 mtu)) - 40))
+    -- RFC 8201, 4: a smaller MTU than that of any IPv6 link is not believed.
+    Icmp6.PacketTooBig mtu quoted | mtu >= 1280 -> quotes6 quoted (\w -> PathMtu w (fromIntegral (min 65575 mtu) - 40))
     Icmp6.Unreachable code quoted | code == 4 -> quotes6 quoted Unreached
     Icmp6.Unreachable code quoted | code `elem` [0, 3] -> quotes6 quoted Advised
     _ -> pure ()
