@@ -20,13 +20,14 @@ import Test.Tasty.QuickCheck (NonEmptyList (..), NonNegative (..), Positive (..)
 import Weft.Test.Browser (inBrowser)
 import Weft.Test.Skip (testCase)
 import Weft.Tools.Bench.Bounds
+import Weft.Tools.Bench.Change (Change (..), changeOf)
 import Weft.Tools.Bench.Compare
 import Weft.Tools.Bench.Json
 import Weft.Tools.Bench.Latency
 import Weft.Tools.Bench.Options (defaultPlan)
 import Weft.Tools.Bench.Peers (settingsOf)
 import Weft.Tools.Bench.Readme
-import Weft.Tools.Bench.Relinked (Change (..), changeOf, verdict)
+import Weft.Tools.Bench.Relinked (verdict)
 import Weft.Tools.Bench.Report
 import Weft.Tools.Bench.Runner (Missing (..), Outcome (..))
 import Weft.Tools.Bench.Saved
@@ -64,7 +65,7 @@ results =
         forM_ ["", "{}", "[1]", "{\"bench\": 3}", "# A text"] $ \document ->
           either (\why -> assertBool (T.unpack why) ("not a result of weft bench: " `T.isPrefixOf` why)) (const (assertFailure (show document))) (decodeSaved document),
       testCase "a comparison of two compilers says so, and gives changes in tenths of a per cent" $ do
-        let text = renderComparison [savedBy "9.6.6" [run "weft" sixtyFour "cpu_us_per_op" [10, 10]]] [savedBy "9.10.3" [run "weft" sixtyFour "cpu_us_per_op" [9, 9]]]
+        let text = renderComparison [savedBy "9.6.6" [run "weft" sixtyFour "cpu_us_per_op" (replicate 4 10)]] [savedBy "9.10.3" [run "weft" sixtyFour "cpu_us_per_op" (replicate 4 9)]]
         forM_ ["not the same machine, kernel or compiler: 2 cores, A & B, GHC 9.6.6, Linux 6.1.0; 2 cores, A & B, GHC 9.10.3, Linux 6.1.0", "10.0 -> 9.00  -10.0 %"] $ \part ->
           assertBool (T.unpack text) (part `T.isInfixOf` text),
       testCase "a comparison has the runs that are in one result only, failures and bounds; what is worse" $ do
@@ -153,6 +154,10 @@ results =
         change [10, 11, 12] [5, 6, 7] @?= [(11, 6, False)]
         change [10, 11, 12] [11, 13, 14] @?= []
         change [100, 100.5, 101] [101.5, 102, 102.5] @?= []
+        -- Two rounds lie apart by chance in a third of all cases, three in a tenth.
+        change [100, 100.5] [105, 106] @?= []
+        change [100, 101, 102] [106, 107, 108] @?= []
+        change [100, 101, 102, 102] [106, 107, 108, 108] @?= [(101.5, 107.5, True)]
         change [10] [12] @?= []
         change [10] [14] @?= [(10, 14, True)],
       testCase "the run-time options of Haskell subjects are in the report and in the README's section" $ do
@@ -249,17 +254,70 @@ verdicts :: TestTree
 verdicts =
   testGroup
     "verdict of bench run"
-    [ testCase "less, the same, more" $ map changeOf [[0.1, 0.2, 0.3], [0.9, 1.0, 1.1], [2, 3, 4], []] @?= [Just (Less 0.2), Just Same, Just (More 3), Nothing],
+    [ testCase "less, the same, more; too few" $ do
+        let against = changeOf . map (\r -> (8 * r, 8))
+        map against [[0.1, 0.2, 0.3, 0.4, 0.5], [0.9, 1.0, 1.1, 1.0, 1.0], [2, 3, 4, 5, 6], [0.1, 0.1, 0.1, 0.1], []] @?= [Just (Less 0.3), Just Same, Just (More 4), Just TooFew, Nothing]
+        -- Five rounds that agree in their direction only are no change, seven are one. With more there may be exceptions.
+        let drifting n = changeOf . zipWith (\base r -> (base * r, base)) (take n (iterate (* 2) 1))
+        map (\n -> drifting n (replicate n 1.1)) [5, 6, 7] @?= [Just Same, Just Same, Just (More 1.1)]
+        map (\n -> drifting n (0.9 : replicate (n - 1) 1.1)) [9, 10] @?= [Just Same, Just (More 1.1)]
+        against (replicate 20 1.015) @?= Just Same,
+      testCase "of subjects that are equal, at most one in twenty has a verdict" $
+        forM_ [(n, noise) | n <- [1 .. 15], noise <- [0.01, 0.1, 0.5]] $ \(n, noise) -> do
+          let found = length (filter firm (take samplesOfNoise (equalSubjects n noise)))
+          -- Five per cent, and four standard deviations more.
+          assertBool (show (n, noise, found)) (fromIntegral found <= (if n < 5 then 0 else 0.0725 * fromIntegral samplesOfNoise :: Double)),
+      testCase "a difference that is larger than the noise has one" $
+        forM_ [5, 7, 9, 15] $ \n -> do
+          let better = [[r {runRounds = M.map (M.map (* 0.7)) (runRounds r)} | r <- take 1 both] <> drop 1 both | both <- equalSubjects n 0.05]
+          length (filter (says "better off on Weft") (take 100 better)) @?= 100,
+      testCase "two results of equal subjects have changed figures as seldom" $
+        forM_ [1 .. 10] $ \n -> do
+          let both = [(take 1 rs, [r {runSubject = "weft-relink"} | r <- drop 1 rs]) | rs <- equalSubjects n 0.03]
+              found = length (concat [differences [kept a] [kept b] | (a, b) <- take 300 both])
+          -- Of two figures each.
+          assertBool (show (n, found)) (found <= 60),
       testCase "in words" $ do
-        let runs a b = [run "weft-relink" [] "wall_s" a, run "ghc" [] "wall_s" b]
-            says part text = assertBool (T.unpack text) (part `T.isInfixOf` text) :: Assertion
-        says "better off on Weft" (verdict (runs [1, 1] [10, 10]))
-        says "(10.0 times less)" (verdict (runs [1, 1] [10, 10]))
-        says "better off on GHC's own manager" (verdict (runs [10, 10] [1, 1]))
-        says "verdict: no difference in wall-clock or CPU time beyond the noise\n" (verdict (runs [1, 1] [1, 1]))
+        let runs a b = [run "weft-relink" [] "wall_s" (replicate 5 a), run "ghc" [] "wall_s" (replicate 5 b)]
+            has part text = assertBool (T.unpack text) (part `T.isInfixOf` text) :: Assertion
+        has "better off on Weft" (verdict (runs 1 10))
+        has "(10.0 times less)" (verdict (runs 1 10))
+        has "better off on GHC's own manager" (verdict (runs 10 1))
+        has "verdict: no difference in wall-clock or CPU time that stands out of the noise\n" (verdict (runs 1 1))
         -- Ratios of a few milliseconds are no verdict.
-        says "verdict: this program runs too briefly for one" (verdict (runs [0.015, 0.015] [0.01, 0.01]))
-        says "no difference" (verdict (runs [0.025, 0.025] [0.01, 0.01]))
-        says "better off on GHC's own manager" (verdict (runs [0.045, 0.045] [0.02, 0.02]))
-        says "nothing could be compared" (verdict ([] :: [Run]) :: Text)
+        has "verdict: this program runs too briefly for one" (verdict (runs 0.015 0.01))
+        has "no difference" (verdict (runs 0.025 0.01))
+        has "better off on GHC's own manager" (verdict (runs 0.045 0.02))
+        has "nothing could be compared" (verdict ([] :: [Run]) :: Text),
+      testCase "one round is never one, and shows its ratio; system calls repeat" $ do
+        let text = verdict [run "weft-relink" [] "wall_s" [1], run "ghc" [] "wall_s" [2], run "weft-relink" [] "system_calls" [10], run "ghc" [] "system_calls" [40]]
+        assertBool (T.unpack text) ("verdict: too few rounds to say" `T.isInfixOf` text && "wall-clock time: too few rounds to say: 0.50 of that on GHC's manager\n" `T.isInfixOf` text)
+        let calls = verdict [Run name [] (M.singleton 0 (M.singleton "system_calls" n)) | (name, n) <- [("weft-relink", 10), ("ghc", 40)]]
+        assertBool (T.unpack calls) ("system calls: 0.25 of that on GHC's manager (4.00 times less)" `T.isInfixOf` calls),
+      testCase "a change that the other kind of time contradicts is no verdict" $ do
+        let both walls cpus = [Run name [] (M.fromList (zip [0 ..] [M.fromList [("wall_s", w), ("cpu_s", c)] | (w, c) <- zip ws cs])) | (name, ws, cs) <- [("weft-relink", walls, cpus), ("ghc", replicate 5 2, replicate 5 2)]]
+            worse = [3, 3, 3, 1.5, 1.6]
+        assertBool "clear" (says "better off on Weft" (both (replicate 5 1) (replicate 5 2)))
+        assertBool (T.unpack (verdict (both (replicate 5 1) worse))) (says "verdict: none: one kind of time" (both (replicate 5 1) worse))
+        assertBool "both" (says "saves one kind of time and costs another" (both (replicate 5 1) (replicate 5 4)))
     ]
+  where
+    says part = (part `T.isInfixOf`) . verdict
+    firm runs = any (`says` runs) ["better off", "saves one kind of time", "none: "]
+    samplesOfNoise = 1500
+
+-- | Endless pairs of runs with wall-clock and CPU times from one distribution: that many rounds, with noise of a relative
+-- size. The noise of the two kinds of time is independent, which makes a false verdict most likely.
+equalSubjects :: Int -> Double -> [[Run]]
+equalSubjects n noise = go (iterate next 1)
+  where
+    go numbers = let (mine, others) = splitAt (4 * n) (drop 1 numbers) in pairOf (map value mine) : go others
+    pairOf values = [Run name [] (M.fromList (zip [0 ..] [M.fromList [("wall_s", w), ("cpu_s", c)] | (w, c) <- pairsOf part])) | (name, part) <- zip ["weft-relink", "ghc"] (halves values)]
+    halves values = let (a, b) = splitAt (2 * n) values in [a, b]
+    pairsOf values = case values of
+      w : c : rest -> (w, c) : pairsOf rest
+      _ -> []
+    -- Skewed, as times are: most are close to the least one.
+    value s = 10 * exp (noise * negate (log ((fromIntegral (s `div` 65536) + 1) / 281474976710656)))
+    next :: Integer -> Integer
+    next s = (s * 6364136223846793005 + 1442695040888963407) `mod` 18446744073709551616

@@ -4,9 +4,10 @@
 -- Description : What changed between two results
 --
 -- Pure. A metric has changed beyond noise if all rounds of one result lie on one side of all rounds of the other and
--- the medians differ by more than 3 %. With a single round on either side the noise is not known, and a change counts
--- from 25 % on. Totals, such as CPU time, are not compared if the measured times differ. Settings that differ, bounds
--- whose verdict changed, and runs and failures that only one result has are always reported.
+-- the medians differ by more than 3 %. Few rounds may lie so by chance: with three on both sides a change counts from
+-- 10 % on, and with one or two on either side, whose noise is not known, from 25 % on. Totals, such as CPU time, are not
+-- compared if the measured times differ. Settings that differ, bounds whose verdict changed, and runs and failures that
+-- only one result has are always reported.
 module Weft.Tools.Bench.Compare
   ( Difference (..),
     differences,
@@ -23,6 +24,7 @@ import Data.Maybe (fromMaybe)
 import Data.Text (Text)
 import qualified Data.Text as T
 import Numeric (showFFloat)
+import Weft.Tools.Bench.Change (separationChance)
 import Weft.Tools.Bench.Saved
 import Weft.Tools.Bench.Stats
 import Weft.Tools.Bench.Table (columns, renderNumber)
@@ -96,11 +98,13 @@ differences before after =
     roundsOf metric r = length [() | m <- M.elems (runRounds r), M.member metric m]
 
 changed :: Int -> Int -> Summary -> Summary -> Bool
-changed roundsA roundsB a b
-  | roundsA < 2 || roundsB < 2 = relative > 0.25
-  | otherwise = apart && relative > 0.03
+changed roundsA roundsB a b = apart && relative > least
   where
     apart = summaryMax a < summaryMin b || summaryMax b < summaryMin a
+    least
+      | min roundsA roundsB < 3 = 0.25
+      | separationChance roundsA roundsB > 0.05 = 0.1
+      | otherwise = 0.03
     relative
       | summaryMedian a == summaryMedian b = 0
       | otherwise = abs (summaryMedian b - summaryMedian a) / max 1e-12 (abs (summaryMedian a))

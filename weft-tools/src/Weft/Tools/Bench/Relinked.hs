@@ -10,8 +10,6 @@ module Weft.Tools.Bench.Relinked
   ( runCommand,
 
     -- * The verdict
-    Change (..),
-    changeOf,
     verdict,
   )
 where
@@ -32,6 +30,7 @@ import System.Exit (ExitCode (..), exitWith)
 import System.FilePath (takeFileName, (</>))
 import System.IO (hFlush, hSetEncoding, stderr, stdout, utf8)
 import Weft.Tools.Bench.Bounds (on)
+import Weft.Tools.Bench.Change
 import Weft.Tools.Bench.Child (locate)
 import Weft.Tools.Bench.Json
 import Weft.Tools.Bench.Options
@@ -70,7 +69,7 @@ runCommand =
   where
     parser =
       Arguments
-        <$> option positive (long "rounds" <> metavar "N" <> value 5 <> showDefault <> help "Number of rounds, with two runs each")
+        <$> option positive (long "rounds" <> metavar "N" <> value 7 <> showDefault <> help "Number of rounds, with two runs each; with fewer than five there is no verdict")
         <*> option (noMoreThan longestTime positive) (long "timeout" <> metavar "SECONDS" <> value 300 <> showDefault <> help "Time limit of a run")
         <*> optional (strOption (long "json" <> metavar "FILE" <> help "Write the result as JSON"))
         <*> strArgument (metavar "PROGRAM" <> help "A program that was linked with weft-relink and -threaded")
@@ -165,53 +164,59 @@ benchmark arguments path =
 measures :: [(Text, Text)]
 measures = [("wall_s", "wall-clock time"), ("cpu_s", "CPU time"), ("max_rss_mb", "peak memory"), ("system_calls", "system calls")]
 
--- | The change between two subjects: the median of the ratios, if the middle half of the rounds agrees on a difference
--- of more than 2 %.
-data Change = Less !Double | Same | More !Double
-  deriving (Eq, Show)
-
--- | 'Nothing' if there is no round that both subjects finished.
-changeOf :: [Double] -> Maybe Change
-changeOf ratios = do
-  middle <- median ratios
-  low <- percentile 25 ratios
-  high <- percentile 75 ratios
-  pure $ case () of
-    _
-      | high < 0.98 -> Less middle
-      | low > 1.02 -> More middle
-      | otherwise -> Same
-
 -- | A difference of less time than this has no influence on the verdict: that much may differ between two starts of a
 -- program, and a ratio of such times says nothing about waiting. A program that runs for less has no verdict.
 leastSeconds :: Double
 leastSeconds = 0.02
 
--- | The result in words.
-verdict :: [Run] -> Text
-verdict runs = T.unlines (("verdict: " <> summary) : [name <> ": " <> sentence change | (name, change) <- changes])
+-- | What the rounds say of a metric: the change, whether the difference is large enough to matter, and the ratios of the
+-- rounds.
+data Compared = Compared !Change !Bool !Summary
+
+-- | Compare a metric. System calls are counted once, since they repeat: their ratio is the change.
+compared :: [Run] -> Text -> Maybe Compared
+compared runs metric = do
+  ratios <- summarize [a / b | (a, b) <- rounds, not (isNaN (a / b))]
+  change <- if metric == "system_calls" then Just (exactly (summaryMedian ratios)) else changeOf rounds
+  apart <- median [abs (a - b) | (a, b) <- rounds]
+  -- So little time says nothing, however often it is measured.
+  let matters = metric `notElem` ["wall_s", "cpu_s"] || apart >= leastSeconds
+  pure (Compared (if matters then change else Same) matters ratios)
   where
-    changes =
-      [ (name, changed)
-        | (metric, name) <- measures,
-          Just change <- [changeOf (M.elems (figureRounds runs (on onWeft [] metric `Over` on onGhc [] metric)))],
-          let apart = median (map abs (M.elems (figureRounds runs (on onWeft [] metric `Minus` on onGhc [] metric)))),
-          let changed = if metric `elem` ["wall_s", "cpu_s"] && maybe True (< leastSeconds) apart then Same else change
-      ]
-    timing = [change | (name, change) <- changes, name `elem` ["wall-clock time", "CPU time"]]
+    rounds = M.elems (M.intersectionWith (,) (of' onWeft) (of' onGhc))
+    of' subject = figureRounds runs (on subject [] metric)
+    exactly ratio
+      | ratio < 0.98 = Less ratio
+      | ratio > 1.02 = More ratio
+      | otherwise = Same
+
+-- | The result in words. Wall-clock and CPU time decide: one of them has changed, and the other one does not contradict.
+verdict :: [Run] -> Text
+verdict runs = T.unlines (("verdict: " <> summary) : [name <> ": " <> sentence found | (_, name, found) <- all'])
+  where
+    all' = [(metric, name, found) | (metric, name) <- measures, Just found <- [compared runs metric]]
+    timing = [found | (metric, _, found) <- all', metric `elem` ["wall_s", "cpu_s"]]
     summary
       | null timing = "nothing could be compared"
       | any less timing && any more timing = "Weft saves one kind of time and costs another; see below"
-      | any less timing = "this program is better off on Weft"
-      | any more timing = "this program is better off on GHC's own manager"
+      | any less timing, all ((<= 1.02) . middle) timing = "this program is better off on Weft"
+      | any more timing, all ((>= 0.98) . middle) timing = "this program is better off on GHC's own manager"
+      | any less timing || any more timing = "none: one kind of time has changed, and the other one seems to go the other way; see below"
       | briefly = "this program runs too briefly for one: less than 20 ms"
-      | otherwise = "no difference in wall-clock or CPU time beyond the noise"
+      | any tooFew timing = "too few rounds to say: --rounds " <> T.pack (show fewestRounds) <> " is the least, and more show smaller differences"
+      | otherwise = "no difference in wall-clock or CPU time that stands out of the noise"
     briefly = not (null walls) && all (< leastSeconds) walls
     walls = [wall | r <- runs, Just wall <- [median (mapMaybe (M.lookup "wall_s") (M.elems (runRounds r)))]]
-    less change = case change of Less _ -> True; _ -> False
-    more change = case change of More _ -> True; _ -> False
-    sentence change = case change of
+    less (Compared change _ _) = case change of Less _ -> True; _ -> False
+    more (Compared change _ _) = case change of More _ -> True; _ -> False
+    tooFew (Compared change _ _) = change == TooFew
+    middle (Compared _ matters ratios) = if matters then summaryMedian ratios else 1
+    sentence (Compared change _ ratios) = case change of
       Less r -> renderNumber r <> " of that on GHC's manager" <> times (1 / r) " times less"
       More r -> renderNumber r <> " of that on GHC's manager" <> times r " times more"
-      Same -> "the same, within 2 %, 20 ms or the noise of the rounds"
+      Same -> "no difference that stands out of the noise, 2 % or 20 ms: " <> range ratios
+      TooFew -> "too few rounds to say: " <> range ratios
     times r what = if r >= 1.5 then " (" <> renderNumber r <> what <> ")" else ""
+    range s
+      | summaryMin s == summaryMax s = renderNumber (summaryMedian s) <> " of that on GHC's manager"
+      | otherwise = renderNumber (summaryMedian s) <> " of that on GHC's manager (" <> renderNumber (summaryMin s) <> ".." <> renderNumber (summaryMax s) <> ")"

@@ -76,7 +76,7 @@ compareCommand =
       ( progDesc "Compare two saved results, and list what changed beyond noise"
           <> footer
             "Example: weft bench compare before.json after.json. A figure has changed when all rounds of one result lie on one side of all rounds of \
-            \the other and the medians differ by more than 3 %; with single rounds, from 25 % on. Settings that differ are listed; if the measured times differ, totals are not \
+            \the other and the medians differ by more than 3 %; with three rounds, from 10 % on, and with fewer, from 25 % on. Settings that differ are listed; if the measured times differ, totals are not \
             \compared. Exit status 2: no run is in both results."
       )
   where
