@@ -57,11 +57,15 @@ tests =
          testCase "the time without a bound does not count" $ do
            (code, out, _) <- run Nothing 1 "again"
            (code, out) @?= (ExitSuccess, "True\n"),
-         testCase "with a bound that is none there is one warning, and no watchdog" . forM_ ["soon", "0.0001", "-1"] $ \bound -> do
+         testCase "bounds at the limits, and without a digit before the point" . forM_ ["1e6", ".5", "0.001"] $ \bound -> do
+           (code, out, err) <- run (Just bound) 1 "threads"
+           (code, out) @?= (ExitSuccess, "0\n")
+           assertBool err (not ("weft watchdog: off" `isInfixOf` err)),
+         testCase "with a bound that is none there is one warning, and no watchdog" . forM_ ["soon", "0.0001", "-1", "1000001"] $ \bound -> do
            (code, out, err) <- run (Just bound) 2 "threads"
            (code, out) @?= (ExitSuccess, "0\n")
            length (lines err) @?= 1
-           mapM_ (\part -> assertBool err (part `isInfixOf` err)) ["WEFT_WATCHDOG is " <> show bound, "0.001 or more"]
+           mapM_ (\part -> assertBool err (part `isInfixOf` err)) ["WEFT_WATCHDOG is " <> show bound, "a number of seconds from 0.001 to 1000000"]
        ]
   where
     located = (os, arch) `elem` [("linux", "x86_64"), ("linux", "aarch64")]

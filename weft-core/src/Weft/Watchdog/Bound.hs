@@ -46,6 +46,11 @@ boundFromEnvironment = do
       Nothing -> pure ()
       Just text
         | text `elem` ["", "0"] -> pure ()
-        | Just s <- readMaybe text, s >= 0.001, s < 1e6 -> apply (Just (Duration (round (s * 1e9 :: Double))))
+        | Just s <- readMaybe (leading text), s >= 0.001, s <= 1e6 -> apply (Just (Duration (round (s * 1e9 :: Double))))
         -- Not by a Handle, which may have to wait.
-        | otherwise -> withCString ("weft watchdog: off, as WEFT_WATCHDOG is " <> show text <> "; it is a number of seconds, 0.001 or more") watchdogWarn
+        | otherwise -> withCString ("weft watchdog: off, as WEFT_WATCHDOG is " <> show text <> "; it is a number of seconds from 0.001 to 1000000") watchdogWarn
+  where
+    -- Haskell has no numbers such as @.5@.
+    leading text = case text of
+      '.' : _ -> '0' : text
+      _ -> text
