@@ -22,7 +22,23 @@ client :: TestTree
 client =
   testGroup
     "HTTP client"
-    [ testCase "the time limit holds while bytes come without a pause" $ do
+    [ testCase "schemes in any case of letters; a user name is refused, and the error says so" $ do
+        map (fmap (\t -> (hostAndPort t, targetPath t)) . parseTarget) ["HTTP://a/", "Https://a/b@c", "http://[::1]:80/x", "a:1/"] @?= map Right [("a:80", "/"), ("a:443", "/b@c"), ("[::1]:80", "/x"), ("a:1", "/")]
+        map parseTarget ["http://user:pw@a/", "http://user@a/", "user:pw@a/"] @?= replicate 3 (Left "a user name or password in a URL is not supported"),
+      testCase "lines may end with a single LF" $ do
+        due <- deadlineIn (seconds 100)
+        let size begins pieces = (\r -> (responseStatus r, responseBytes r, responseKept r)) <$> response due Measure begins pieces (pure ())
+        size "HTTP/1.1 200 OK\nContent-Length: 2\n\nhi" [] >>= (@?= (200, 2, True))
+        size "HTTP/1.1 200\nContent-Length: 2\r\n\nhi" [] >>= (@?= (200, 2, True))
+        size "HTTP/1.1 200 OK\r\nContent-Length: 4\n\r\n\n\nhi" [] >>= (@?= (200, 4, True))
+        size "HTTP/1.1 200 OK\r\nContent-Length: 4\n\n\r\nhi" [] >>= (@?= (200, 4, True))
+        size "HTTP/1.1 200 OK\nContent-Length: 2\n" ["\nhi"] >>= (@?= (200, 2, True)),
+      testCase "lengths that contradict each other are no HTTP; repetitions are" $ do
+        due <- deadlineIn (seconds 100)
+        let size fields = either (Left :: HttpError -> Either HttpError Int) (Right . responseBytes) <$> try (response due Measure ("HTTP/1.1 200 OK\r\n" <> fields <> "\r\nhihi") [] (pure ()))
+        mapM size ["Content-Length: 2\r\nContent-Length: 4\r\n", "Content-Length: 4, 2\r\n", "Content-Length: 4,\r\n"] >>= (@?= replicate 3 (Left Malformed))
+        mapM size ["Content-Length: 4\r\ncontent-length: 4\r\n", "Content-Length: 4, 4\r\n"] >>= (@?= replicate 2 (Right 4)),
+      testCase "the time limit holds while bytes come without a pause" $ do
         due <- deadlineIn (milliseconds 30)
         -- Each piece takes a millisecond.
         answer <- try (response due Measure (plain 1000000000) (replicate 3000 "x") (threadDelay 1000))

@@ -13,6 +13,7 @@ module Weft.Tools.Http
     Target (..),
     parseTarget,
     parseUrl,
+    hostAndPort,
 
     -- * Connections
     Connection,
@@ -41,8 +42,8 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString.Char8 as B
 import Data.Char (isDigit, toLower)
 import Data.IORef
-import Data.List (isInfixOf, stripPrefix)
-import Data.Maybe (listToMaybe)
+import Data.List (isInfixOf, nub, stripPrefix)
+import Data.Maybe (fromMaybe, listToMaybe)
 import Foreign.C.Error (Errno (..), eCONNRESET, ePIPE)
 import GHC.IO.Exception (IOErrorType (TimeExpired), IOException (IOError, ioe_errno))
 import Numeric (readHex)
@@ -77,12 +78,15 @@ parseTarget text
 -- | @http:\/\/HOST[:PORT][\/PATH]@, the same without its scheme, or @https:\/\/HOST[:PORT][\/PATH]@.
 parseUrl :: String -> Either String Target
 parseUrl text
-  | Just rest <- stripPrefix "https://" text = authority True rest
-  | Just rest <- stripPrefix "http://" text = authority False rest
+  | Just rest <- scheme "https://" = authority True rest
+  | Just rest <- scheme "http://" = authority False rest
   | not ("://" `isInfixOf` text), ':' `elem` takeWhile (/= '/') text = authority False text
   | otherwise = Left ("not a URL such as http://127.0.0.1:8080/: " ++ text)
   where
+    -- In any case of letters (RFC 9110, section 4.2.3).
+    scheme name = let (begin, rest) = splitAt (length name) text in if map toLower begin == name then Just rest else Nothing
     authority secure rest = case break (`elem` ("/?#" :: String)) rest of
+      (name, _) | '@' `elem` name -> Left "a user name or password in a URL is not supported"
       ('[' : address, path)
         | (host, ']' : port) <- break (== ']') address -> with secure host (drop 1 port) path
       (name, path) -> let (host, port) = break (== ':') name in with secure host (drop 1 port) path
@@ -91,6 +95,13 @@ parseUrl text
       | not (null port), not (isPort port) = Left ("not a port from 1 to 65535: " ++ port)
       | otherwise = (\p -> Target host (if null port then portOf secure else port) Nothing p secure) <$> pathOf path
     isPort port = all isDigit port && length port <= 5 && read port >= (1 :: Int) && read port <= (65535 :: Int)
+
+-- | The host of a target and its port; an IPv6 address is in brackets.
+hostAndPort :: Target -> String
+hostAndPort target = bracketed target <> ":" <> targetPort target
+
+bracketed :: Target -> String
+bracketed target = if ':' `elem` targetHost target then "[" <> targetHost target <> "]" else targetHost target
 
 -- | The path of a request, without a fragment.
 pathOf :: String -> Either String String
@@ -169,8 +180,7 @@ getRequest target fields =
   B.concat (["GET ", B.pack (targetPath target), " HTTP/1.1\r\n"] ++ concatMap (\f -> [f, "\r\n"]) (["Host: " <> host | not (any isHost fields)] ++ fields) ++ ["\r\n"])
   where
     isHost f = B.map toLower (B.takeWhile (/= ':') f) == "host"
-    name = if ':' `elem` targetHost target then "[" <> targetHost target <> "]" else targetHost target
-    host = B.pack (name <> (if targetPort target `elem` [portOf (targetSecure target), ""] then "" else ':' : targetPort target))
+    host = B.pack (bracketed target <> (if targetPort target `elem` [portOf (targetSecure target), ""] then "" else ':' : targetPort target))
 
 -- | Whether the fields of a request say that the connection ends with its response.
 asksToClose :: [ByteString] -> Bool
@@ -191,7 +201,7 @@ exchange due (Connection below rest) keep request = do
     unlessReset act = act `catch` \e -> throwIO (if isReset e then toException (NoResponse (Just e)) else toException e)
     final = do
       fields <- receiveHead s rest
-      (version, status) <- statusLine (B.takeWhile (/= '\r') fields)
+      (version, status) <- statusLine (B.takeWhile (`notElem` ("\r\n" :: String)) fields)
       if status < 200 then final else bodyOf version status fields
     bodyOf version status fields = do
       let field name = fieldOf name fields
@@ -201,8 +211,9 @@ exchange due (Connection below rest) keep request = do
         _
           | status == 204 || status == 304 -> pure (nothing, True)
           | chunked -> flip (,) True <$> receiveChunks s rest keep nothing
-          | Just digits <- field "content-length" -> case B.readInt digits of
-            Just (n, "") | n >= 0 -> flip (,) True <$> receiveExactly s rest keep n nothing
+          -- Repetitions of one length are allowed (RFC 9110, section 8.6).
+          | lengths@(_ : _) <- nub (concatMap (map trim . B.split ',') (fieldsOf "content-length" fields)) -> case map B.readInt lengths of
+            [Just (n, "")] | n >= 0 -> flip (,) True <$> receiveExactly s rest keep n nothing
             _ -> throwIO Malformed
           | otherwise -> flip (,) False <$> receiveAll s rest keep nothing
       more' <- readIORef rest
@@ -245,15 +256,22 @@ statusLine line = case B.words line of
   version : code : _ | "HTTP/1." `B.isPrefixOf` version, Just (status, "") <- B.readInt code -> pure (version, status)
   _ -> throwIO Malformed
 
--- | A field of a head, by its name in lower case.
+-- | The first field of a head with that name, which is in lower case.
 fieldOf :: ByteString -> ByteString -> Maybe ByteString
-fieldOf name fields =
-  listToMaybe
-    [ B.dropWhileEnd blank (B.dropWhile blank (B.takeWhile (/= '\r') (B.drop 1 text)))
-      | line <- drop 1 (B.lines fields),
-        let (key, text) = B.break (== ':') line,
-        lower key == name
-    ]
+fieldOf name = listToMaybe . fieldsOf name
+
+-- | All fields of a head with that name.
+fieldsOf :: ByteString -> ByteString -> [ByteString]
+fieldsOf name fields =
+  [ trim (B.takeWhile (/= '\r') (B.drop 1 text))
+    | line <- drop 1 (B.lines fields),
+      let (key, text) = B.break (== ':') line,
+      lower key == name
+  ]
+
+-- | Without the blanks around it.
+trim :: ByteString -> ByteString
+trim = B.dropWhileEnd blank . B.dropWhile blank
   where
     blank c = c == ' ' || c == '\t'
 
@@ -300,17 +318,28 @@ more s = do
   bytes <- receive s
   if B.null bytes then throwIO EndedEarly else pure bytes
 
+-- | A head, without the empty line behind it; a line, without its end. Lines may end with a single LF (RFC 9112, section
+-- 2.2).
 receiveHead, receiveLine :: Source -> IORef ByteString -> IO ByteString
-receiveHead = receiveUntil "\r\n\r\n"
-receiveLine = receiveUntil "\r\n"
+receiveHead = receiveUntil $ \seen -> case splitAfter "\n\r\n" seen of
+  Just (fields, after) | not ("\n\n" `B.isInfixOf` fields || "\n" `B.isSuffixOf` fields) -> Just (fields, after)
+  _ -> splitAfter "\n\n" seen
+receiveLine s rest = (\line -> fromMaybe line (B.stripSuffix "\r" line)) <$> receiveUntil (splitAfter "\n") s rest
 
--- | The bytes before a delimiter, which is dropped; 'Malformed' if there is none in 64 KiB.
-receiveUntil :: ByteString -> Source -> IORef ByteString -> IO ByteString
-receiveUntil delimiter s rest = readIORef rest >>= go
+-- | What is before a delimiter, and what is behind it.
+splitAfter :: ByteString -> ByteString -> Maybe (ByteString, ByteString)
+splitAfter delimiter seen = case B.breakSubstring delimiter seen of
+  (before, after)
+    | B.null after -> Nothing
+    | otherwise -> Just (before, B.drop (B.length delimiter) after)
+
+-- | The first part of what comes; the second one stays. 'Malformed' if it cannot be split within 64 KiB.
+receiveUntil :: (ByteString -> Maybe (ByteString, ByteString)) -> Source -> IORef ByteString -> IO ByteString
+receiveUntil split s rest = readIORef rest >>= go
   where
-    go seen = case B.breakSubstring delimiter seen of
-      (found, after)
-        | not (B.null after) -> writeIORef rest (B.drop (B.length delimiter) after) >> pure found
+    go seen = case split seen of
+      Just (found, after) -> writeIORef rest after >> pure found
+      Nothing
         | B.length seen > 65536 -> throwIO Malformed
         | otherwise -> more s >>= go . (seen <>)
 

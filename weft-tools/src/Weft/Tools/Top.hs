@@ -109,7 +109,7 @@ watch readNow target interval count = do
       Just _ -> Right <$> readNow
     title = "weft top: " <> name <> "   every " <> T.pack (show interval) <> " s"
     timeOfDay = T.pack . formatTime defaultTimeLocale "%T" <$> getZonedTime
-    name = maybe (T.pack (targetHost target <> ":" <> targetPort target)) T.pack (targetUnix target)
+    name = maybe (T.pack (hostAndPort target)) T.pack (targetUnix target)
 
 -- | The last good reading.
 data Seen = Seen
@@ -227,6 +227,6 @@ readPage trust target =
       -- Without the call and its arguments. A host without an address has no number of an error.
       | isDoesNotExistError e = maybe "no address: " (const "") (ioe_errno e) <> T.pack (ioe_description e)
       | otherwise = T.pack (show e)
-    place = maybe (T.pack (targetHost target <> ":" <> targetPort target)) (("unix:" <>) . T.pack) (targetUnix target)
+    place = maybe (T.pack (hostAndPort target)) (("unix:" <>) . T.pack) (targetUnix target)
     failed :: Text -> IO Reading
     failed why = throwIO (PageError 1 (place <> " " <> T.pack (targetPath target) <> ": " <> why))

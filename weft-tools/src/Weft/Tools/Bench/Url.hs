@@ -153,9 +153,7 @@ settingsOf threads load =
 urlOf :: Target -> Text
 urlOf target = T.pack $ case targetUnix target of
   Just file -> "unix:" <> file <> ":" <> targetPath target
-  Nothing -> (if targetSecure target then "https://" else "http://") <> host <> ":" <> targetPort target <> targetPath target
-  where
-    host = if ':' `elem` targetHost target then "[" <> targetHost target <> "]" else targetHost target
+  Nothing -> (if targetSecure target then "https://" else "http://") <> hostAndPort target <> targetPath target
 
 -- | A number without an exponent.
 asGiven :: Double -> ParamValue
@@ -197,7 +195,7 @@ percentiles = [("p50_us", 50), ("p90_us", 90), ("p95_us", 95), ("p99_us", 99), (
 render :: Load -> Double -> Tally -> Metrics -> Text
 render load wall tally metrics =
   T.unlines $
-    [ "GET " <> T.pack (targetPath target) <> " of " <> maybe (T.pack (targetHost target <> ":" <> targetPort target)) T.pack (targetUnix target)
+    [ "GET " <> T.pack (targetPath target) <> " of " <> maybe (T.pack (hostAndPort target)) T.pack (targetUnix target)
         <> (", " <> number (loadClients load) <> " connections, ")
         <> maybe "closed loop" (\rate -> renderNumber rate <> " requests a second") (loadRate load)
         <> (", " <> renderNumber wall <> " s"),
