@@ -1,16 +1,19 @@
 -- |
 -- Description : The program @weft@
 --
--- The subcommands are in the modules @Weft.Tools.*@. Wrong arguments give exit status 2, for every subcommand.
+-- The subcommands are in the modules @Weft.Tools.*@. Wrong arguments give exit status 2, for every subcommand. Arguments,
+-- names of files and output are in UTF-8 in any locale, and bytes that are none stay as they are.
 module Main (main) where
 
 import Control.Exception (throwIO, try)
 import Control.Monad (join, unless)
 import Data.List (isPrefixOf)
+import GHC.IO.Encoding (mkTextEncoding, setFileSystemEncoding, setLocaleEncoding)
+import GHC.IO.Exception (IOException (ioe_description, ioe_filename))
 import Options.Applicative
 import System.Environment (getArgs)
 import System.Exit (ExitCode (..), exitWith)
-import System.IO (hFlush, hPutStrLn, stderr, stdout)
+import System.IO (hFlush, hPutStrLn, hSetEncoding, stderr, stdin, stdout)
 import System.IO.Error (isResourceVanishedError)
 import Weft.Tools.Bench (benchCommand)
 import Weft.Tools.Cbench (cbenchCommand)
@@ -40,21 +43,32 @@ commands completing =
 
 main :: IO ()
 main = do
+  unicode <- mkTextEncoding "UTF-8//ROUNDTRIP"
+  setFileSystemEncoding unicode
+  setLocaleEncoding unicode
+  mapM_ (`hSetEncoding` unicode) [stdin, stdout, stderr]
   completing <- any ("--bash-completion-" `isPrefixOf`) <$> getArgs
   flushed (join (customExecParser preferences (program completing)))
 
 -- | Run a command and flush its output, which GHC's run-time system does at the end of a program without a word if it
--- fails. An output that cannot be written gives exit status 1, and a message unless its reader has gone.
+-- fails. An output that cannot be written gives exit status 1, and a message unless its reader has gone. So does an
+-- error that the command has not handled.
 flushed :: IO () -> IO ()
 flushed act = do
-  ended <- try act
+  ended <- try (try act)
   written <- try (hFlush stdout)
   case (written, ended) of
-    (Left e, _) -> do
-      unless (isResourceVanishedError e) (hPutStrLn stderr ("weft: " <> show e))
+    (Left e, _) -> failing e
+    (_, Left e) -> failing e
+    (Right (), Right (Left code)) -> throwIO (code :: ExitCode)
+    (Right (), Right (Right ())) -> pure ()
+  where
+    failing e = do
+      name <- takeWhile (not . ("-" `isPrefixOf`)) . take 1 <$> getArgs
+      unless (isResourceVanishedError e) (hPutStrLn stderr (unwords ("weft" : name) <> ": " <> said e))
       exitWith (ExitFailure 1)
-    (Right (), Left code) -> throwIO (code :: ExitCode)
-    (Right (), Right ()) -> pure ()
+    -- Without the name of a handle or of a function, which says nothing to a user.
+    said e = maybe "" (<> ": ") (ioe_filename e) <> ioe_description e
 
 -- | Without backtracking, errors are reported with the usage of the subcommand, and not with that of the program.
 preferences :: ParserPrefs

@@ -5,7 +5,7 @@
 module Main (main) where
 
 import Control.Concurrent (threadDelay)
-import Control.Exception (bracket)
+import Control.Exception (IOException, bracket, try)
 import Control.Monad (when)
 import Data.Aeson (eitherDecode)
 import Data.Either (fromLeft)
@@ -33,6 +33,7 @@ import Weft.Test.Main (defaultMain)
 import Weft.Tools.Bench (registry, subjectNames)
 import Weft.Tools.Bench.Bounds (Judged (..), Verdict (..), atMost, on)
 import Weft.Tools.Bench.Child (Program (..), processOf)
+import Weft.Tools.Bench.Folders (folderWith)
 import Weft.Tools.Bench.Load (LoadResult (..))
 import Weft.Tools.Bench.Options
 import Weft.Tools.Bench.Paper
@@ -55,7 +56,7 @@ main =
   defaultMain $
     testGroup
       "bench"
-      [statistics, figures, judging, order, selecting, schedules, arguments, readings, json, tables, charts, timers, results, latencies, verdicts, theRegistry, papers, tops, quotas, programs, linked, client]
+      [statistics, figures, judging, order, selecting, schedules, arguments, readings, json, tables, charts, timers, results, latencies, verdicts, theRegistry, papers, tops, quotas, programs, folders, linked, client]
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- Programs that are run
@@ -67,6 +68,15 @@ programs = testCase "a program gets its environment and its cores" $ do
   said @?= "word"
   pinned <- processOf program {programCores = [0, 2]}
   cmdspec pinned @?= RawCommand "taskset" (["-c", "0,2", "/bin/sh"] <> programArguments program)
+
+folders :: TestTree
+folders = testCase "a folder that could not be filled is made again" $
+  bracket (getTemporaryDirectory >>= mkdtemp . (</> "bench-test-")) removePathForcibly $ \scratch -> do
+    let env = Env [] scratch 1 Nothing Nothing defaultPlan Nothing
+        made fill = either (const Nothing) Just <$> (try (folderWith env "files" fill) :: IO (Either IOException FilePath))
+    made (\folder -> writeFile (folder </> "file") "" >> ioError (userError "the disk is full")) >>= (@?= Nothing)
+    listDirectory scratch >>= (@?= [])
+    made (const (pure ())) >>= (@?= Just (scratch </> "files"))
 
 linked :: TestTree
 linked =

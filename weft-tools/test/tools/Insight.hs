@@ -17,6 +17,7 @@ import Network.Socket.ByteString (recv, sendAll)
 import Program
 import qualified Recordings
 import qualified Runs
+import qualified Surroundings
 import System.Directory (doesFileExist, findExecutable)
 import System.Exit (ExitCode (..))
 import System.FilePath (takeDirectory, (</>))
@@ -29,7 +30,7 @@ import qualified Top
 import Weft.Test.Skip (skip, testCase)
 
 tests :: FilePath -> FilePath -> TestTree
-tests program folder = testGroup "insight" [topTests program folder, Top.tests program folder, doctorTests program folder, Doctor.tests program folder, urlTests program folder, Loads.tests program folder, Runs.tests program folder, Benches.tests program folder, Recordings.tests program folder, outputTests program]
+tests program folder = testGroup "insight" [topTests program folder, Top.tests program folder, doctorTests program folder, Doctor.tests program folder, urlTests program folder, Loads.tests program folder, Runs.tests program folder, Benches.tests program folder, Recordings.tests program folder, Surroundings.tests program folder, outputTests program]
 
 serving :: FilePath -> FilePath -> (Running -> PortNumber -> IO a) -> IO a
 serving program folder act = weft program [] ["serve", folder, "--port", "0"] (\p -> portOf p >>= act p)

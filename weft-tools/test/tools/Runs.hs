@@ -10,7 +10,7 @@ import Program
 import System.Directory (createDirectoryIfMissing, doesFileExist, doesPathExist, listDirectory)
 import System.Exit (ExitCode (..))
 import System.FilePath (takeDirectory, (</>))
-import System.Posix.Signals (sigINT)
+import System.Posix.Signals (sigHUP, sigINT, sigQUIT, sigTERM)
 import System.Process (getPid, waitForProcess)
 import System.Timeout (timeout)
 import Test.Tasty
@@ -47,7 +47,7 @@ tests program folder =
         (code, out) <- outcome program [] ["bench", "run", "--json", "/nonexistent/a.json", "--", clock]
         code @?= ExitFailure 2
         out @?= "weft bench run: cannot write /nonexistent/a.json: No such file or directory\n",
-      testCase "Ctrl-C, and a second one: the program is killed, and the scratch folder removed" . relinked "redis" $ \redis -> do
+      testCase "Ctrl-C, SIGTERM, SIGHUP or SIGQUIT, and a second one: the program is killed, and the scratch folder removed" . relinked "redis" $ \redis -> forM_ [sigINT, sigTERM, sigHUP, sigQUIT] $ \signal -> do
         let scratch = folder </> "run-scratch"
         createDirectoryIfMissing True scratch
         -- A server that never answers: the program waits for it.
@@ -57,9 +57,9 @@ tests program folder =
             pid <- getPid (process p) >>= maybe (assertFailure "it has ended") pure
             children <- words <$> readFile ("/proc/" <> show pid <> "/task/" <> show pid <> "/children")
             assertBool "the program is no child" (not (null children))
-            send' sigINT p
+            send' signal p
             threadDelay 20000
-            send' sigINT p
+            send' signal p
             ended <- timeout 30000000 (waitForProcess (process p))
             assertBool "it still runs" (ended /= Nothing)
             forM_ children $ \child -> doesPathExist ("/proc/" <> child) >>= assertBool "the program still runs" . not

@@ -17,15 +17,16 @@ import qualified Data.ByteString.Lazy.Char8 as L
 import Data.Char (isDigit)
 import Data.Version (showVersion)
 import Options.Applicative
-import System.Directory (doesDirectoryExist, doesFileExist, findExecutable)
+import System.Directory (doesDirectoryExist, doesFileExist)
 import System.Exit (ExitCode (..), exitWith)
-import System.IO (hPutStrLn, hSetEncoding, stderr, stdout, utf8)
+import System.IO (hPutStrLn, stderr)
 import System.Info (arch, compilerName, compilerVersion, os)
 import Weft.File (FileEngine (..), filesChoice)
 import Weft.Tools.Binary (examineBinary)
 import Weft.Tools.Doctor.Finding
 import Weft.Tools.Doctor.Machine
 import Weft.Tools.Doctor.Subject
+import Weft.Tools.Surroundings (findProgram)
 
 -- | The subcommand.
 doctorCommand :: Mod CommandFields (IO ())
@@ -45,7 +46,6 @@ doctorCommand =
 
 doctor :: Bool -> [FilePath] -> Maybe String -> IO ()
 doctor json certificates subject = do
-  hSetEncoding stdout utf8
   found <- maybe examine named subject
   ends <- mapM certificateFinding certificates
   let findings = found <> ends
@@ -58,11 +58,12 @@ named text
   | not (null text), all isDigit text = maybe (pure Nothing) processFindings (processNumber text) >>= maybe (refuse ("there is no process " <> text)) pure
   | otherwise = do
     folder <- doesDirectoryExist text
-    when folder (refuse (show text <> " is a folder: name a program in it"))
+    when folder (refuse (quoted text <> " is a folder: name a program in it"))
     here <- doesFileExist text
-    path <- if here then pure (Just text) else findExecutable text
-    maybe (refuse ("no such program: " <> show text)) programFindings path
+    path <- if here then pure (Just text) else findProgram text
+    maybe (refuse ("no such program: " <> quoted text)) programFindings path
   where
+    quoted name = "\"" <> name <> "\""
     -- Linux's process numbers have at most 22 bits.
     processNumber digits = case dropWhile (== '0') digits of
       significant | not (null significant), length significant < 10 -> Just (read significant)

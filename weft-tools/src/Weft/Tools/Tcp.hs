@@ -15,7 +15,7 @@ import Control.Monad (forever, unless, void, when)
 import qualified Data.ByteString as B
 import Data.Maybe (isNothing)
 import Options.Applicative
-import System.Directory (doesPathExist, findExecutable)
+import System.Directory (doesPathExist)
 import System.Environment (getExecutablePath)
 import System.Exit (ExitCode (..), exitWith)
 import System.IO (hFlush, stdout)
@@ -25,6 +25,7 @@ import Weft.Duration (seconds)
 import Weft.Tcp
 import Weft.Tcp.Device (Device (..))
 import Weft.Tcp.Device.Tun
+import Weft.Tools.Surroundings (findProgram)
 import Weft.Tools.Tcp.Connections (connectionsCommand)
 import Weft.Tools.Tcp.Replay (replayCommand)
 import Weft.Transport
@@ -52,7 +53,7 @@ doctor = do
   putStr (out <> err)
   exitWith code
   where
-    filterMissing ps = concat <$> mapM (\p -> (\found -> [p | isNothing found]) <$> findExecutable p) ps
+    filterMissing ps = concat <$> mapM (\p -> (\found -> [p | isNothing found]) <$> findProgram p) ps
 
 -- | The trial in a namespace of its own: each line has a step and its result. The first failure ends it.
 trial :: IO ()

@@ -4,8 +4,9 @@
 -- Description : @weft top@
 --
 -- A live view of a running program by its metrics page: its managers' activity on each capability, its requests, its
--- memory and its garbage collections. On a terminal the screen is updated in place and the keys q and ESC quit; otherwise
--- each reading is printed. Exit status: 0; 1 if the first reading fails, or any with @--count@; 2 for bad arguments.
+-- memory and its garbage collections. On a terminal the screen is updated in place and the keys q and ESC quit; otherwise,
+-- or if @TERM@ is @dumb@, each reading is printed. Exit status: 0; 1 if the first reading fails, or any with @--count@; 2
+-- for bad arguments.
 module Weft.Tools.Top
   ( topCommand,
     trusted,
@@ -43,6 +44,7 @@ import Weft.Socket (deadlineIn, isTimeout)
 import Weft.Tls (TlsClientSettings (..), Trust, defaultTlsClientSettings)
 import Weft.Tools.Bench.Options (positive)
 import Weft.Tools.Http
+import Weft.Tools.Surroundings (screenOn)
 import Weft.Tools.Top.Readings
 import Weft.Tools.Top.Window (windowSize)
 import Weft.Tools.Trust
@@ -78,8 +80,7 @@ top trust target interval count = reportingPages "weft top" $ do
 -- | Read a target's page by the action and show it, at intervals in seconds.
 watch :: IO Reading -> Target -> Double -> Maybe Int -> IO ()
 watch readNow target interval count = do
-  terminal <- (&&) <$> hIsTerminalDevice stdout <*> hIsTerminalDevice stdin
-  hSetEncoding stdout utf8
+  terminal <- (&&) <$> screenOn stdout <*> hIsTerminalDevice stdin
   quit <- newEmptyMVar
   if terminal then onTerminal quit (run terminal quit) else run terminal quit
   where
@@ -125,7 +126,7 @@ data Seen = Seen
 -- | Show a screen: on a terminal in place of the one before, and otherwise below it.
 display :: Bool -> [Text] -> IO ()
 display terminal shown
-  | terminal = windowSize >>= \size -> paint (maybe shown (`within` shown) size)
+  | terminal = windowSize >>= \size -> paint (maybe id (T.take . snd) size) (maybe shown (`within` shown) size)
   | otherwise = mapM_ T.putStrLn shown >> T.putStrLn "" >> hFlush stdout
 
 -- | Let SIGTERM and SIGHUP end the action by an exception, so that its handlers run. A second signal ends the program
@@ -172,12 +173,12 @@ within (height, width) shown
   where
     room = max 0 (height - 2)
 
--- | Overwrite the screen line by line, so that it does not flicker.
-paint :: [Text] -> IO ()
-paint shown = do
+-- | Overwrite the screen line by line, so that it does not flicker, and cut the last line by the function.
+paint :: (Text -> Text) -> [Text] -> IO ()
+paint cut shown = do
   T.putStr "\ESC[H"
   forM_ shown $ \line -> T.putStr (line <> "\ESC[K\n")
-  T.putStr "\ESC[KPress q to quit.\ESC[J"
+  T.putStr ("\ESC[K" <> cut "Press q to quit." <> "\ESC[J")
   hFlush stdout
 
 -- | A page could not be read: the exit status, where, and why.

@@ -26,7 +26,7 @@ import Options.Applicative
 import System.Directory (canonicalizePath, doesDirectoryExist, doesFileExist, findExecutable, makeAbsolute, removeFile, renameFile)
 import System.Exit (ExitCode (..), exitWith)
 import System.FilePath (replaceExtension, takeDirectory, takeFileName)
-import System.IO (IOMode (ReadMode), hFileSize, hSetEncoding, stderr, stdout, utf8, withBinaryFile)
+import System.IO (IOMode (ReadMode), hFileSize, stderr, withBinaryFile)
 import System.IO.Error (isDoesNotExistError, isPermissionError)
 import System.Posix.Files (getFileStatus, isDirectory, isRegularFile)
 import System.Posix.Signals (Handler (Catch, Ignore), installHandler, sigHUP, sigINT, sigKILL, sigTERM, signalProcess)
@@ -36,6 +36,7 @@ import Weft.Tools.Bench.Proc (availableBytes)
 import Weft.Tools.Bench.Table (renderNumber)
 import Weft.Tools.Binary (Linked (..), howLinked, mentions, optionsAmong)
 import Weft.Tools.Trace.Chrome (chromeTrace)
+import Weft.Tools.Surroundings (findProgram)
 import Weft.Tools.Trace.Log (End (..), Recording (..), checkLog, readLog)
 import Weft.Tools.Trace.Page (timelinePage)
 import Weft.Tools.Trace.Timeline
@@ -74,7 +75,7 @@ viewCommand =
 record :: FilePath -> FilePath -> [String] -> IO ()
 record output program arguments = do
   here <- doesFileExist program
-  path <- if here then Just <$> makeAbsolute program else findExecutable program
+  path <- if here then Just <$> makeAbsolute program else findProgram program
   case path of
     Nothing -> refuse (T.pack program <> ": no such program")
     Just found -> do
@@ -164,8 +165,6 @@ ending code = case code of
 
 view :: FilePath -> Maybe FilePath -> Maybe FilePath -> IO ()
 view file page json = do
-  -- Names of files may have other letters than the locale.
-  mapM_ (`hSetEncoding` utf8) [stdout, stderr]
   let target = fromMaybe (replaceExtension file "html") page
       outputs = target : maybe [] pure json
   overwritten <- or <$> mapM (sameFile file) outputs

@@ -31,7 +31,7 @@ import Data.Text (Text)
 import qualified Data.Text as T
 import qualified Data.Text.Encoding as T
 import qualified Data.Text.Encoding.Error as T
-import System.Directory (doesFileExist, executable, findExecutable, getPermissions)
+import System.Directory (doesFileExist, executable, getPermissions)
 import System.Environment (getEnvironment)
 import System.FilePath (takeFileName, (</>))
 import System.IO (Handle, IOMode (WriteMode), hClose, hFlush, withFile)
@@ -41,6 +41,7 @@ import System.Process hiding (env)
 import qualified System.Process as P
 import System.Timeout (timeout)
 import Weft.Tools.Bench.Types
+import Weft.Tools.Surroundings (findProgram)
 
 -- | The program to run.
 data Program = Program
@@ -176,7 +177,7 @@ sendLine child line = do
 locate :: Env -> FilePath -> IO (Maybe FilePath)
 locate env name = do
   found <- filterExecutable [directory </> name | directory <- envSearch env]
-  maybe (findExecutable name) (pure . Just) found
+  maybe (findProgram name) (pure . Just) found
   where
     filterExecutable paths = listToMaybe . concat <$> mapM runnable paths
     runnable path = do

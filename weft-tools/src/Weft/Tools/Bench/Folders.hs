@@ -9,12 +9,14 @@ module Weft.Tools.Bench.Folders
     rudeFolder,
     bigFile,
     rootArguments,
+    folderWith,
   )
 where
 
+import Control.Exception (onException)
 import Control.Monad (replicateM_, unless)
 import qualified Data.ByteString as B
-import System.Directory (createDirectory, doesDirectoryExist, renameDirectory)
+import System.Directory (createDirectory, doesDirectoryExist, removePathForcibly, renameDirectory)
 import System.FilePath ((</>))
 import System.IO (IOMode (WriteMode), hFlush, withBinaryFile)
 import Weft.Tools.Bench.Types
@@ -50,12 +52,14 @@ folderOf :: Env -> FilePath -> [(FilePath, Int)] -> IO FilePath
 folderOf env name files = folderWith env name $ \folder ->
   mapM_ (\(file, size) -> B.writeFile (folder </> file) (B.replicate size 120)) files
 
+-- | A folder with this name that an action fills. If that fails, nothing is left of it.
 folderWith :: Env -> FilePath -> (FilePath -> IO ()) -> IO FilePath
 folderWith env name make = do
   there <- doesDirectoryExist folder
   unless there $ do
     createDirectory unfinished
-    make unfinished
+    -- Whoever needs it next begins anew.
+    make unfinished `onException` removePathForcibly unfinished
     renameDirectory unfinished folder
   pure folder
   where

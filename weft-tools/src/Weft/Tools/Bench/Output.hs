@@ -26,6 +26,7 @@ import System.Directory (canonicalizePath, doesDirectoryExist, removeFile, renam
 import System.Exit (ExitCode (..), exitWith)
 import System.FilePath (equalFilePath, takeDirectory, takeFileName)
 import System.IO (Handle, IOMode (WriteMode), hClose, openBinaryTempFileWithDefaultPermissions, stderr, withBinaryFile)
+import System.IO.Error (ioeSetFileName, modifyIOError)
 import System.Posix.Files (getFileStatus, isDirectory, isRegularFile)
 
 -- | Whether both names lead to the same file.
@@ -54,9 +55,9 @@ checkOutputs command files = do
       special <- isSpecial file
       if special then pure () else temporaryFor file >>= discard
 
--- | Write a file.
+-- | Write a file. The 'IOError' of a failure has its name, and not that of the temporary file.
 writeOut :: FilePath -> Builder -> IO ()
-writeOut name content = do
+writeOut name content = modifyIOError (`ioeSetFileName` name) $ do
   special <- isSpecial name
   if special
     then withBinaryFile name WriteMode (`hPutBuilder` content)

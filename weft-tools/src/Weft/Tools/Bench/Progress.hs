@@ -3,7 +3,7 @@
 -- |
 -- Description : Progress of a benchmark
 --
--- On a terminal, one line of standard error that is overwritten; otherwise a line for each step.
+-- On a terminal, one line of standard error that is overwritten; otherwise, or if @TERM@ is @dumb@, a line for each step.
 module Weft.Tools.Bench.Progress
   ( Progress,
     withProgress,
@@ -22,7 +22,8 @@ import Data.Text (Text)
 import qualified Data.Text as T
 import qualified Data.Text.IO as T
 import GHC.Clock (getMonotonicTime)
-import System.IO (hFlush, hIsTerminalDevice, stderr)
+import System.IO (hFlush, stderr)
+import Weft.Tools.Surroundings (screenOn)
 
 -- | Used only by the thread that runs the benchmark.
 data Progress = Progress
@@ -37,7 +38,7 @@ data Progress = Progress
 -- | Report the progress of this many steps.
 withProgress :: Int -> (Progress -> IO a) -> IO a
 withProgress total action = do
-  terminal <- hIsTerminalDevice stderr
+  terminal <- screenOn stderr
   begun <- getMonotonicTime
   steps <- newIORef 0
   totals <- newIORef total

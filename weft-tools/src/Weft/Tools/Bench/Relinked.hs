@@ -24,11 +24,11 @@ import qualified Data.Text.Encoding as T
 import qualified Data.Text.Encoding.Error as T
 import qualified Data.Text.IO as T
 import Options.Applicative hiding (columns)
-import System.Directory (doesFileExist, findExecutable, makeAbsolute)
+import System.Directory (doesFileExist, makeAbsolute)
 import System.Environment (getEnvironment)
 import System.Exit (ExitCode (..), exitWith)
 import System.FilePath (takeFileName, (</>))
-import System.IO (hFlush, hSetEncoding, stderr, stdout, utf8)
+import System.IO (hFlush, stderr, stdout)
 import Weft.Tools.Bench.Bounds (on)
 import Weft.Tools.Bench.Change
 import Weft.Tools.Bench.Child (locate)
@@ -43,6 +43,7 @@ import Weft.Tools.Bench.Trace (parseCounts, traceTool)
 import Weft.Tools.Bench.Types
 import Weft.Tools.Bench.Usage
 import Weft.Tools.Binary (ServedBy (..), servedBy)
+import Weft.Tools.Surroundings (findProgram)
 
 data Arguments = Arguments
   { argRounds :: !Int,
@@ -77,8 +78,6 @@ runCommand =
 
 measureProgram :: Arguments -> IO ()
 measureProgram arguments = do
-  -- Arguments may have other letters than the locale.
-  mapM_ (`hSetEncoding` utf8) [stdout, stderr]
   path <- find (argProgram arguments) >>= maybe (refuse (T.pack (argProgram arguments) <> ": no such program")) pure
   served <- servedBy <$> B.readFile path
   case served of
@@ -106,7 +105,7 @@ measureProgram arguments = do
     options = (noOptions All) {optionRounds = Just (argRounds arguments)}
     find name = do
       here <- doesFileExist name
-      if here then Just <$> makeAbsolute name else findExecutable name
+      if here then Just <$> makeAbsolute name else findProgram name
     refuse message = T.hPutStrLn stderr ("weft bench run: " <> message) >> exitWith (ExitFailure 2)
 
 onWeft, onGhc :: Text

@@ -23,9 +23,9 @@ import Options.Applicative
 import System.Directory (doesDirectoryExist, doesFileExist, listDirectory)
 import System.Exit (ExitCode (..), exitWith)
 import System.FilePath (makeRelative, takeDirectory, (</>))
-import System.IO (Handle, IOMode (ReadMode, WriteMode), hSetEncoding, stderr, stdout, utf8, withFile)
+import System.IO (IOMode (ReadMode), hSetEncoding, stderr, utf8, withFile)
 import Weft.Tools.Bench.Compare
-import Weft.Tools.Bench.Output (sameFile)
+import Weft.Tools.Bench.Output (sameFile, writeText)
 import Weft.Tools.Bench.Readme
 import Weft.Tools.Bench.Report
 import Weft.Tools.Bench.Saved
@@ -51,7 +51,7 @@ reportCommand registry =
       forM_ overwritten $ \name -> refuse (T.pack name <> " would be overwritten: name another file with -o")
       results <- loaded names
       let page = renderReport (described registry) (inOrder registry results)
-      if output == "-" then hSetEncoding stdout utf8 >> T.putStr page else writing output page >> T.putStrLn (T.pack output)
+      if output == "-" then T.putStr page else writing output page >> T.putStrLn (T.pack output)
 
 -- | Write the page of results that were just measured, given the benchmarks and their results as JSON.
 writeReport :: [Benchmark] -> FilePath -> [Builder] -> IO ()
@@ -84,7 +84,6 @@ compareCommand =
     comparing check a b = do
       before <- loaded [a]
       after <- loaded [b]
-      hSetEncoding stdout utf8
       T.putStr (renderComparison before after)
       unless (comparable before after) $ do
         T.hPutStrLn stderr "weft bench: nothing could be compared: no run of a subject with equal parameters is in both results"
@@ -146,10 +145,8 @@ refuse :: Text -> IO a
 refuse message = T.hPutStrLn stderr ("weft bench: " <> message) >> exitWith (ExitFailure 2)
 
 reading :: FilePath -> IO Text
-reading file = withFile file ReadMode $ \handle -> utf8Of handle >> T.hGetContents handle >>= \text -> T.length text `seq` pure text
+reading file = withFile file ReadMode $ \handle -> hSetEncoding handle utf8 >> T.hGetContents handle >>= \text -> T.length text `seq` pure text
 
+-- | The earlier file stays until the new one is whole.
 writing :: FilePath -> Text -> IO ()
-writing file text = orRefuse . withFile file WriteMode $ \handle -> utf8Of handle >> T.hPutStr handle text
-
-utf8Of :: Handle -> IO ()
-utf8Of handle = hSetEncoding handle utf8
+writing file = orRefuse . writeText file

@@ -4,7 +4,7 @@
 -- Description : Before the first round
 --
 -- Finds the programs, raises the limit on open files for child processes, creates a temporary scratch directory, and
--- turns SIGTERM into an exception so that the subjects are terminated in that case too.
+-- turns SIGTERM, SIGHUP and SIGQUIT into an exception so that the subjects are terminated in these cases too.
 module Weft.Tools.Bench.Setup
   ( withEnv,
     machineFacts,
@@ -14,36 +14,41 @@ where
 
 import Control.Concurrent (myThreadId, throwTo)
 import Control.Exception (AsyncException (UserInterrupt), IOException, bracket, try, uninterruptibleMask_)
+import Control.Monad (forM_, void)
 import Data.Text (Text)
 import qualified Data.Text as T
 import Data.Time (defaultTimeLocale, formatTime, getCurrentTime)
 import Data.Version (showVersion)
 import GHC.Conc (getNumProcessors)
 import Paths_weft_tools (version)
-import System.Directory (getCurrentDirectory, getTemporaryDirectory, removePathForcibly)
+import System.Directory (getCurrentDirectory, removePathForcibly)
 import System.Environment (getExecutablePath, lookupEnv)
 import System.Exit (ExitCode (ExitSuccess))
 import System.FilePath (takeDirectory, (</>))
 import System.Info (fullCompilerVersion)
 import System.Posix.Resource
-import System.Posix.Signals (Handler (Catch), installHandler, sigTERM)
-import System.Posix.Temp (mkdtemp)
+import System.Posix.Signals (Handler (Catch, Ignore), installHandler, sigHUP, sigQUIT, sigTERM)
 import System.Process (readProcessWithExitCode)
 import Weft.Tools.Bench.Json (Machine (..))
 import Weft.Tools.Bench.Options
 import Weft.Tools.Bench.Proc (kernelVersion, processorModel)
 import Weft.Tools.Bench.Types
+import Weft.Tools.Surroundings (temporaryFolder)
 
 -- | Provide everything that measurements need while an action runs.
 withEnv :: Options -> (Env -> IO a) -> IO a
 withEnv options action = do
   main <- myThreadId
-  _ <- installHandler sigTERM (Catch (throwTo main UserInterrupt)) Nothing
+  forM_ [sigTERM, sigHUP, sigQUIT] $ \signal -> do
+    before <- installHandler signal (Catch (throwTo main UserInterrupt)) Nothing
+    case before of
+      -- As by nohup.
+      Ignore -> void (installHandler signal Ignore Nothing)
+      _ -> pure ()
   raiseOpenFiles
   search <- searchPath
   cores <- getNumProcessors
-  temporary <- getTemporaryDirectory
-  bracket (mkdtemp (temporary </> "weft-bench-")) (uninterruptibleMask_ . removePathForcibly) $ \scratch ->
+  bracket (temporaryFolder "weft-bench-") (uninterruptibleMask_ . removePathForcibly) $ \scratch ->
     action
       Env
         { envSearch = search,

@@ -32,7 +32,7 @@ import Numeric (showFFloat)
 import Options.Applicative hiding (Failure, columns)
 import System.CPUTime (getCPUTime)
 import System.Exit (ExitCode (..), exitWith)
-import System.IO (hSetEncoding, stderr, stdout, utf8)
+import System.IO (stderr)
 import Weft.Socket (AddrInfo, getAddrInfo)
 import Weft.Tools.Bench.Json
 import Weft.Tools.Bench.Latency
@@ -81,8 +81,6 @@ urlCommand =
 
 runLoad :: Int -> Maybe FilePath -> Load -> IO ()
 runLoad threads json given = do
-  -- The path of a Unix socket may have other letters than the locale.
-  mapM_ (`hSetEncoding` utf8) [stdout, stderr]
   checkOutputs "weft bench url" (maybe [] pure json)
   raiseOpenFiles
   setNumCapabilities threads

@@ -45,7 +45,6 @@ import qualified Data.Text.Encoding.Error as T
 import Data.Time (UTCTime, defaultTimeLocale, diffUTCTime, formatTime, getCurrentTime, parseTimeM)
 import GHC.Conc (getNumProcessors)
 import GHC.IO.Exception (IOException (ioe_description))
-import System.Directory (findExecutable)
 import System.Exit (ExitCode (..))
 import System.IO.Error (ioeGetErrorString, isDoesNotExistError)
 import System.Process (readProcessWithExitCode)
@@ -53,6 +52,7 @@ import Text.Read (readMaybe)
 import Weft.Backend (Choice (..), backendChoice, backendNames, whyUnavailable)
 import Weft.Tools.Cgroup
 import Weft.Tools.Doctor.Finding
+import Weft.Tools.Surroundings (findProgram)
 
 -- | A file's contents, if it can be read.
 contents :: FilePath -> IO (Maybe String)
@@ -228,7 +228,7 @@ sizeOf text = case span isDigit text of
 -- ends first.
 certificateFinding :: FilePath -> IO Finding
 certificateFinding file = do
-  openssl <- findExecutable "openssl"
+  openssl <- findProgram "openssl"
   content <- try (B.readFile file)
   case (openssl, certificateBlocks <$> content) of
     (_, Left e) -> pure (wrong name (if isDoesNotExistError e then "there is no such file" else "cannot be read: " <> ioe_description e))
