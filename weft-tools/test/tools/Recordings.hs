@@ -141,7 +141,12 @@ tests program folder =
         (viewed, out) <- outcome program [] ["trace", "view", file]
         viewed @?= ExitSuccess
         -- No request was served, so the log may have no markers.
-        contains out (folder </> "interrupted.html\n"),
+        contains out (folder </> "interrupted.html\n")
+        -- Nothing but the page goes to standard output.
+        (printed, page, _) <- limited (readProcessWithExitCode program ["trace", "view", file, "-o", "-", "--json", folder </> "interrupted.json"] "")
+        printed @?= ExitSuccess
+        saved <- readFile (folder </> "interrupted.html")
+        page @?= saved,
       testCase "a program that is killed: the recording is said to be incomplete, and can be shown" $ do
         needProgram "pkill"
         let file = folder </> "killed.eventlog"

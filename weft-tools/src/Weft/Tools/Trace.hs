@@ -4,7 +4,8 @@
 -- Description : @weft trace@
 --
 -- Records the activity of a program's capabilities and event managers in GHC's event log, and draws it. Exit status:
--- the program's; 1 if a log cannot be read or is damaged; 2 for bad arguments and for programs that cannot log.
+-- the program's; 1 if a log cannot be read, is damaged, or is not complete although its program has ended by itself; 2
+-- for bad arguments and for programs that cannot log.
 module Weft.Tools.Trace
   ( traceCommand,
   )
@@ -23,7 +24,7 @@ import qualified Data.Text as T
 import qualified Data.Text.IO as T
 import GHC.IO.Exception (IOException (ioe_description))
 import Options.Applicative
-import System.Directory (canonicalizePath, doesDirectoryExist, doesFileExist, findExecutable, makeAbsolute, removeFile, renameFile)
+import System.Directory (canonicalizePath, doesDirectoryExist, doesFileExist, makeAbsolute, removeFile, renameFile)
 import System.Exit (ExitCode (..), exitWith)
 import System.FilePath (replaceExtension, takeDirectory, takeFileName)
 import System.IO (IOMode (ReadMode), hFileSize, stderr, withBinaryFile)
@@ -35,8 +36,8 @@ import Weft.Tools.Bench.Output (checkOutputs, sameFile, writeOut, writeText)
 import Weft.Tools.Bench.Proc (availableBytes)
 import Weft.Tools.Bench.Table (renderNumber)
 import Weft.Tools.Binary (Linked (..), howLinked, mentions, optionsAmong)
-import Weft.Tools.Trace.Chrome (chromeTrace)
 import Weft.Tools.Surroundings (findProgram)
+import Weft.Tools.Trace.Chrome (chromeTrace)
 import Weft.Tools.Trace.Log (End (..), Recording (..), checkLog, readLog)
 import Weft.Tools.Trace.Page (timelinePage)
 import Weft.Tools.Trace.Timeline
@@ -64,7 +65,7 @@ viewCommand =
   command "view" $
     info
       ( view <$> strArgument (metavar "FILE" <> help "An event log, from weft trace or +RTS -l")
-          <*> optional (strOption (long "output" <> short 'o' <> metavar "FILE.html" <> help "Where to write the page (default: FILE with the extension html)"))
+          <*> optional (strOption (long "output" <> short 'o' <> metavar "FILE.html" <> help "Where to write the page (default: FILE with the extension html); - is standard output"))
           <*> optional (strOption (long "json" <> metavar "FILE.json" <> help "Also write JSON for Perfetto and chrome://tracing"))
       )
       ( progDesc "Write a recording as an HTML page: a timeline of each core, wake-ups, latencies"
@@ -116,8 +117,9 @@ record output program arguments = do
           recorded = T.pack (if replaces then output else new)
       when replaces (renameFile new target)
       case checked of
-        Left why -> damaged code (recorded <> " is not an event log of GHC: " <> why)
+        Left why -> damaged code (recorded <> " is " <> why)
         Right (DamagedAt at) -> damaged code (recorded <> " is damaged from byte " <> T.pack (show at) <> " on. A program that forks cannot be recorded: its processes write to the same file")
+        Right CutOff | code == ExitSuccess -> damaged code (recorded <> " is not complete, although " <> T.pack program <> " ended by itself: is the disk full?")
         Right end -> do
           T.hPutStrLn stderr ("weft trace: " <> recorded <> " (weft trace view " <> recorded <> " shows it as a page)")
           when (end == CutOff) $
@@ -166,10 +168,11 @@ ending code = case code of
 view :: FilePath -> Maybe FilePath -> Maybe FilePath -> IO ()
 view file page json = do
   let target = fromMaybe (replaceExtension file "html") page
-      outputs = target : maybe [] pure json
+      printed = target == "-"
+      outputs = [target | not printed] <> maybe [] pure json
   overwritten <- or <$> mapM (sameFile file) outputs
   when overwritten $ refuse (T.pack file <> " would be overwritten: name another file with -o")
-  twice <- maybe (pure False) (sameFile target) json
+  twice <- if printed then pure False else maybe (pure False) (sameFile target) json
   when twice $ refuse ("the page and the JSON cannot both be in " <> T.pack target)
   readable <- try (sizeOf =<< getFileStatus file)
   free <- availableBytes
@@ -177,15 +180,17 @@ view file page json = do
     Left e -> pure (Left (whyNot e))
     Right 0 -> pure (Left "it is empty: its program has not ended yet, or was killed before it wrote anything")
     Right size | Just why <- tooLarge size free -> pure (Left why)
-    Right _ -> either (Left . ("not an event log of GHC: " <>)) Right <$> readLog file
+    Right _ -> either (Left . ("it is " <>)) Right <$> readLog file
   case found of
     Left why -> T.hPutStrLn stderr ("weft trace: " <> T.pack file <> ": " <> why) >> exitWith (ExitFailure 1)
     Right (Recording entries end) -> do
       checkOutputs "weft trace" outputs
       let timeline = timelineOf entries
-      writeText target (timelinePage (T.pack (takeFileName file)) timeline)
-      T.putStrLn (T.pack target)
-      mapM_ (\name -> writeOut name (chromeTrace timeline) >> T.putStrLn (T.pack name)) json
+          content = timelinePage (T.pack (takeFileName file)) timeline
+          -- Nothing else may be in a page on standard output.
+          written name = unless printed (T.putStrLn (T.pack name))
+      if printed then T.putStr content else writeText target content >> written target
+      mapM_ (\name -> writeOut name (chromeTrace timeline) >> written name) json
       when (end == CutOff) $
         T.hPutStrLn stderr ("weft trace: " <> T.pack file <> " is not complete, as if its program had been killed or the file cut off: the page shows what is there")
       unless (any (`M.member` timelineCounts timeline) ["sleeps", "events handed"]) $

@@ -21,7 +21,7 @@ import Control.Exception (IOException, SomeAsyncException, SomeException, evalua
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Lazy as L
 import Data.Int (Int64)
-import Data.List (sortOn)
+import Data.List (isInfixOf, sortOn)
 import Data.Text (Text)
 import qualified Data.Text as T
 import qualified GHC.RTS.Events as G
@@ -86,10 +86,13 @@ foldLog :: (a -> Entry -> a) -> a -> FilePath -> IO (Either Text (a, End))
 foldLog combine initial file = do
   header <- caught (L.readFile file >>= evaluate . G.readHeader)
   case header of
-    Left e -> pure (Left (maybe "its head is damaged" (T.pack . show) (fromException e :: Maybe IOException)))
-    Right (Left why) -> pure (Left (T.pack (takeWhile (/= '\n') why)))
+    Left e -> pure (Left (maybe (notOne "its head is damaged") (T.pack . show) (fromException e :: Maybe IOException)))
+    Right (Left why)
+      | "not enough bytes" `isInfixOf` why -> pure (Left "no complete log: it ends before its first event, as if its program had been killed or the disk were full")
+      | otherwise -> pure (Left (notOne (T.pack (takeWhile (/= '\n') why))))
     Right (Right (kinds, bytes)) -> Right <$> blocks (G.decodeEvents kinds) initial bytes
   where
+    notOne = ("not an event log of GHC: " <>)
     blocks decoder seen bytes
       | bytes == endMark = pure (seen, Complete)
       | L.length marker < 24 = pure (seen, CutOff)
