@@ -197,6 +197,9 @@ doctorTests program folder =
         let file = folder </> "with-options"
         B.writeFile file (B.pack "\DEL\&ELF GHCRTS\0-A64m -N512\0")
         (_, linked) <- outcome program [] ["doctor", file]
+        -- It is presumably started in this environment.
+        (_, given) <- outcome "env" [] ["GHCRTS=-A64m -N500", program, "doctor", file]
+        mapM_ (contains given) ["; of GHCRTS: -A64m -N500", "[!]  capabilities         -N500 on "]
         mapM_ (contains linked) ["linked in: -A64m -N512", "65536 KiB a capability", "[!]  capabilities         -N512 on "],
       testCase "a folder is no program" $ do
         (code, out) <- outcome program [] ["doctor", folder]

@@ -192,14 +192,15 @@ data Area
 -- | The cache of a core, and a sensible allocation area for it; the argument is the area in use.
 cacheFindings :: Area -> IO [Finding]
 cacheFindings used = do
-  sizes <- mapM (\i -> (,) <$> contents (base i <> "/level") <*> contents (base i <> "/size")) [0 .. 4 :: Int]
-  let level n = listToMaybe [s | (Just l, Just text) <- sizes, takeWhile isDigit l == show (n :: Int), Just s <- [sizeOf text]]
+  sizes <- mapM (\i -> (,,) <$> contents (base i <> "/level") <*> contents (base i <> "/size") <*> contents (base i <> "/shared_cpu_list")) [0 .. 4 :: Int]
+  let level n = fst <$> ofLevel n
+      ofLevel n = listToMaybe [(s, maybe 1 (max 1) (users >>= cpuCount)) | (Just l, Just text, users) <- sizes, takeWhile isDigit l == show (n :: Int), Just s <- [sizeOf text]]
       megabytes b = show (b `div` 1048576) <> " MiB"
   pure $
     [fact "cache" (maybe "" (\b -> "level 2: " <> show (b `div` 1024) <> " KiB a core") (level 2) <> maybe "" (\b -> ", level 3: " <> megabytes b) (level 3)) | Just _ <- [level 2]]
       <> [area b | AreaOf b <- [used]]
       <> [fact "allocation area" "no -A is among the options: the default, 1 MiB a capability in GHC 9.0, 4 MiB since 9.2" | AreaDefault <- [used]]
-      <> [fact "allocation area" ("4 MiB (+RTS -A4m) keeps the collector's part of a server's work small; more than the share of a core in level 3 (" <> megabytes s <> ") costs misses") | AreaUnknown <- [used], Just s <- [level 3]]
+      <> [fact "allocation area" ("4 MiB (+RTS -A4m) keeps the collector's part of a server's work small; more than the share of a core in level 3 (" <> megabytes s <> ") costs misses") | AreaUnknown <- [used], Just (whole, users) <- [ofLevel 3], let s = whole `div` fromIntegral users]
   where
     base i = "/sys/devices/system/cpu/cpu0/cache/index" <> show i
     area b

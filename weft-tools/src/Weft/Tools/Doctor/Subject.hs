@@ -18,6 +18,7 @@ import Data.List (intercalate, isInfixOf, isPrefixOf, nub)
 import Data.Maybe (fromMaybe, listToMaybe, mapMaybe)
 import GHC.Conc (getNumProcessors)
 import System.Directory (getSymbolicLinkTarget, listDirectory)
+import System.Environment (lookupEnv)
 import System.Posix.User (getEffectiveUserID)
 import Text.Read (readMaybe)
 import Weft.Tools.Binary (Linked (..), Relinked (..), ServedBy (..), compiler, findNote, hasRunTime, howLinked, linkedOptions, optionsAmong, servedBy)
@@ -83,8 +84,9 @@ programFindings file = do
   status <- maybe "" id <$> contents "/proc/self/status"
   remedy <- remedyForAccess
   processors <- getNumProcessors
-  -- Those that it will be started with are not known.
-  let options = Options (either (const []) linkedOptions content) [] True
+  -- Its arguments are not known, and its environment is presumably this one.
+  variables <- maybe [] words <$> lookupEnv "GHCRTS"
+  let options = Options (either (const []) linkedOptions content) variables True
       runTime = either (const False) hasRunTime content
       onWeft = case servedBy <$> content of
         Right (ByRelink _) -> True
@@ -96,7 +98,7 @@ programFindings file = do
     programPart remedy content Nothing
       <> backends
       <> [chosen | onWeft]
-      <> [fact "run-time options" (if null (linkedIn options) then linkedUnknown else "linked in: " <> unwords (linkedIn options)) | runTime]
+      <> [fact "run-time options" ((if null (linkedIn options) then linkedUnknown else "linked in: " <> unwords (linkedIn options)) <> (if null variables then "" else "; of GHCRTS: " <> unwords variables)) | runTime]
       <> tooMany processors options
       <> cores
       <> caches
