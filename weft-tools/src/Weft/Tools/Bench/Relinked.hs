@@ -172,7 +172,7 @@ leastSeconds = 0.02
 -- rounds.
 data Compared = Compared !Change !Bool !Summary
 
--- | Compare a metric. System calls are counted once, since they repeat: their ratio is the change.
+-- | Compare a metric. System calls are counted in a single run: their ratio is given as it is, and no verdict needs it.
 compared :: [Run] -> Text -> Maybe Compared
 compared runs metric = do
   ratios <- summarize [a / b | (a, b) <- rounds, not (isNaN (a / b))]
@@ -191,7 +191,7 @@ compared runs metric = do
 
 -- | The result in words. Wall-clock and CPU time decide: one of them has changed, and the other one does not contradict.
 verdict :: [Run] -> Text
-verdict runs = T.unlines (("verdict: " <> summary) : [name <> ": " <> sentence found | (_, name, found) <- all'])
+verdict runs = T.unlines (("verdict: " <> summary) : [name <> ": " <> sentence found <> (if metric == "system_calls" then ", counted once" else "") | (metric, name, found) <- all'])
   where
     all' = [(metric, name, found) | (metric, name) <- measures, Just found <- [compared runs metric]]
     timing = [found | (metric, _, found) <- all', metric `elem` ["wall_s", "cpu_s"]]
