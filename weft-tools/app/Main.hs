@@ -14,7 +14,7 @@ import Options.Applicative
 import System.Environment (getArgs)
 import System.Exit (ExitCode (..), exitWith)
 import System.IO (hFlush, hPutStrLn, hSetEncoding, stderr, stdin, stdout)
-import System.IO.Error (isResourceVanishedError)
+import System.IO.Error (ioeGetHandle, isResourceVanishedError)
 import Weft.Tools.Bench (benchCommand)
 import Weft.Tools.Cbench (cbenchCommand)
 import Weft.Tools.Controller (controllerCommand)
@@ -65,7 +65,7 @@ flushed act = do
   where
     failing e = do
       name <- takeWhile (not . ("-" `isPrefixOf`)) . take 1 <$> getArgs
-      unless (isResourceVanishedError e) (hPutStrLn stderr (unwords ("weft" : name) <> ": " <> said e))
+      unless (isResourceVanishedError e && ioeGetHandle e == Just stdout) (hPutStrLn stderr (unwords ("weft" : name) <> ": " <> said e))
       exitWith (ExitFailure 1)
     -- Without the name of a handle or of a function, which says nothing to a user.
     said e = maybe "" (<> ": ") (ioe_filename e) <> ioe_description e

@@ -50,7 +50,7 @@ topTests program folder =
         case script of
           Nothing -> skip "there is no script(1)"
           Just terminal -> do
-            let line = program <> " top http://127.0.0.1:" <> show port <> " --interval 0.2"
+            let line = "TERM=xterm " <> program <> " top http://127.0.0.1:" <> show port <> " --interval 0.2"
             (code, out) <- limited . withCreateProcess (proc terminal ["-qec", line, "/dev/null"]) {std_in = CreatePipe, std_out = CreatePipe} $ \input output' _ child -> do
               begun <- maybe (pure B.empty) (until' "Press q to quit.") output'
               forM_ input $ \i -> B.hPutStr i (B.pack "q") >> hFlush i
@@ -63,7 +63,7 @@ topTests program folder =
         case script of
           Nothing -> skip "there is no script(1)"
           Just terminal -> do
-            let line = program <> " top http://127.0.0.1:" <> show port <> " --interval 0.2 --count 20"
+            let line = "TERM=xterm " <> program <> " top http://127.0.0.1:" <> show port <> " --interval 0.2 --count 20"
             (code, out) <- limited . withCreateProcess (proc terminal ["-qec", line, "/dev/null"]) {std_in = CreatePipe, std_out = CreatePipe} $ \input output' _ child -> do
               begun <- maybe (pure B.empty) (until' "Press q to quit.") output'
               forM_ input $ \i -> B.hPutStr i (B.pack "\ESC[A\ESCOB") >> hFlush i
@@ -77,7 +77,7 @@ topTests program folder =
         case script of
           Nothing -> skip "there is no script(1)"
           Just terminal -> do
-            (code, out) <- limited . withCreateProcess (proc terminal ["-qec", program <> " top http://127.0.0.1:1", "/dev/null"]) {std_in = CreatePipe, std_out = CreatePipe} $ \_ output' _ child -> do
+            (code, out) <- limited . withCreateProcess (proc terminal ["-qec", "TERM=xterm " <> program <> " top http://127.0.0.1:1", "/dev/null"]) {std_in = CreatePipe, std_out = CreatePipe} $ \_ output' _ child -> do
               said <- maybe (pure B.empty) B.hGetContents output'
               (,) <$> waitForProcess child <*> pure said
             code @?= ExitFailure 1
@@ -103,7 +103,7 @@ topTests program folder =
         case script of
           Nothing -> skip "there is no script(1)"
           Just terminal -> do
-            let line = "stty rows 8 cols 30; " <> program <> " top http://127.0.0.1:" <> show port <> " --interval 0.2 --count 2"
+            let line = "stty rows 8 cols 30; TERM=xterm " <> program <> " top http://127.0.0.1:" <> show port <> " --interval 0.2 --count 2"
             (code, out) <- limited . withCreateProcess (proc terminal ["-qec", line, "/dev/null"]) {std_in = CreatePipe, std_out = CreatePipe} $ \_ output' _ child -> do
               said <- maybe (pure B.empty) B.hGetContents output'
               (,) <$> waitForProcess child <*> pure (B.unpack said)

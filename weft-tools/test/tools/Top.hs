@@ -46,7 +46,7 @@ tests program folder =
       testCase "SIGTERM and SIGHUP restore the terminal" . forM_ [("TERM", "status 143"), ("HUP", "status 129")] $ \(signal, ended) -> do
         forM_ ["script", "pkill"] needProgram
         serving 0 $ \_ port -> do
-          let commands = "echo shell $$; " <> program <> " top " <> url port <> "; echo status $?; stty -a"
+          let commands = "echo shell $$; TERM=xterm " <> program <> " top " <> url port <> "; echo status $?; stty -a"
           started [] (proc "script" ["-qec", commands, "/dev/null"]) {std_in = CreatePipe} $ \terminal -> do
             line <- hGetLine (output terminal)
             readUntil "Press q to quit." (output terminal)
