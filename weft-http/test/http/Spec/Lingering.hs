@@ -49,15 +49,15 @@ tests on =
         withClient port $ \client -> do
           say client ("POST /hello HTTP/1.1\r\nHost: h\r\n" <> declared)
           replicateM_ count (say client piece)
-          answerStatus <$> hearAnswer client >>= (@?= 400),
+          hearAnswer client >>= (@?= 400) . answerStatus,
       testOn on "connections that linger make room for new ones" . withLimits defaultLimits {limitConnections = 3} $ \server port -> do
         clients <- forM [1 .. 3 :: Int] $ \_ -> do
           client <- connectTo port
           say client ("GET / HTTP/1.1\r\n" <> declared)
-          (answerStatus <$> hearAnswer client) >>= (@?= 400)
+          hearAnswer client >>= (@?= 400) . answerStatus
           client <$ (hearEnd client >>= (@?= ""))
         serverConnections server >>= (@?= 3)
-        forM_ [1 .. 4 :: Int] $ \_ -> withClient port $ \client -> answerBody <$> get client "/hello" >>= (@?= "hello")
+        forM_ [1 .. 4 :: Int] $ \_ -> withClient port $ \client -> get client "/hello" >>= (@?= "hello") . answerBody
         mapM_ hangUp clients
         noConnections server,
       testOn on "a drain ends a connection that lingers, and its client goes on sending" . withTestServer $ \server port ->
