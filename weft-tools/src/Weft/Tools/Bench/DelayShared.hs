@@ -4,10 +4,9 @@
 -- Description : Benchmark @delay-shared@
 --
 -- The program of the benchmark @delay@ as users would write it: @main@ is a bound thread, and the threads count
--- themselves by
--- @atomicModifyIORef'@ or an 'Control.Concurrent.MVar.MVar' that all share. For comparison it also runs the tuned
--- program, and one whose only difference is the bound @main@: they show what the program's own counter and its bound
--- thread cost. GHC's own manager takes part with only a tenth of the threads.
+-- themselves by @atomicModifyIORef'@ or an 'Control.Concurrent.MVar.MVar' that all share. For comparison it also runs the
+-- tuned program, and one whose only difference is the bound @main@: they show what the program's own counter and its
+-- bound thread cost. GHC's own manager takes part with only a part of the threads.
 module Weft.Tools.Bench.DelayShared (delayShared) where
 
 import Data.Text (Text)
@@ -32,7 +31,12 @@ delayShared =
     }
 
 sizes :: Plan -> [Int]
-sizes plan = [planDelaysBound plan `div` 10, planDelaysBound plan]
+sizes plan = [fewer plan, planDelaysBound plan]
+
+-- | The number of threads with which GHC's own manager takes part. A tenth of few threads would end within 30 ms, and a
+-- ratio of such times is noise.
+fewer :: Plan -> Int
+fewer plan = planDelaysBound plan `div` (if planDelaysBound plan > 100000 then 10 else 3)
 
 -- | The thread that forks, and the counter.
 data Program = Program !Text !Text
@@ -77,7 +81,7 @@ bounds plan =
          | program@(Program _ counter) <- drop 2 programs
        ]
   where
-    (few, many) = (planDelaysBound plan `div` 10, planDelaysBound plan)
+    (few, many) = (fewer plan, planDelaysBound plan)
     wall subject program threads = on subject (at program threads) "wall_s"
     at program threads = sharedParams threads program ++ [modeParam Own]
     number = T.pack . show :: Int -> Text
