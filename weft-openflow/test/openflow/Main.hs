@@ -12,6 +12,7 @@ import qualified Spec.Mininet
 import qualified Spec.Network
 import qualified Spec.Northbound
 import qualified Spec.Ovs
+import qualified Spec.Packets
 import qualified Spec.Peers
 import qualified Spec.Roles
 import qualified Spec.Rude
@@ -23,4 +24,4 @@ import Test.Tasty hiding (defaultMain)
 import Weft.Test.Main (defaultMain)
 
 main :: IO ()
-main = defaultMain (testGroup "openflow" [Spec.Network.tests, Spec.Segments.tests, Spec.Peers.tests, Spec.Roles.tests, Spec.Leaving.tests, Spec.Statistics.tests, Spec.Rude.tests, Spec.Limits.tests, Spec.Load.tests, Spec.Northbound.tests, Spec.Answers.tests, Spec.Ovs.tests, Spec.Secure.tests, Spec.Cluster.tests, Spec.Members.tests, Spec.Views.tests, Spec.Mininet.tests])
+main = defaultMain (testGroup "openflow" [Spec.Packets.tests, Spec.Network.tests, Spec.Segments.tests, Spec.Peers.tests, Spec.Roles.tests, Spec.Leaving.tests, Spec.Statistics.tests, Spec.Rude.tests, Spec.Limits.tests, Spec.Load.tests, Spec.Northbound.tests, Spec.Answers.tests, Spec.Ovs.tests, Spec.Secure.tests, Spec.Cluster.tests, Spec.Members.tests, Spec.Views.tests, Spec.Mininet.tests])

@@ -154,8 +154,8 @@ endIdle alsoFresh table = do
         then hasLingered (entryDeadline entry)
         else pure (phase == phaseIdle || (alsoFresh && phase == phaseFresh))
 
--- | The connections that wait for a request or linger, with the share of their time that is left at an instant, from 1 downwards.
--- Any thread may call it.
+-- | The connections that wait for a request or linger, with the share of their time that is left at an instant, from 1
+-- downwards. Any thread may call it.
 --
 -- The instant is the same for all connections: a thread that examines them is preempted for longer than some of them
 -- differ.

@@ -212,10 +212,13 @@ lingerTime = seconds 30
 lingerSilence :: Duration
 lingerSilence = seconds 5
 
--- | Whether a lingering connection has had two seconds: a server that shuts down waits no longer. Any thread may call
--- it.
+-- | Whether a lingering connection has had 'drainLinger'. Any thread may call it.
 hasLingered :: IdleTimer -> IO Bool
-hasLingered deadline = (<= seconds 28) <$> remaining deadline
+hasLingered deadline = (\left -> toSeconds lingerTime - toSeconds left >= toSeconds drainLinger) <$> remaining deadline
+
+-- | How long a server that shuts down waits for a lingering connection.
+drainLinger :: Duration
+drainLinger = seconds 2
 
 -- | Was the connection closed because its client was too slow?
 timedOut :: Client -> IO Bool

@@ -148,18 +148,19 @@ cellCount = 12
 -- @
 --   Fresh    waits for its first head                     -> Busy, Ending
 --   Idle     waits for the next head                      -> Busy, Ending
---   Busy     a request is answered, or onOpen or the      -> Fresh (after onOpen), Idle
---            clean-up of the connection runs                  Lingering
---   Lingering
---            its last response was sent, and it waits     -> Busy, Ending
+--   Busy     a request is answered, or onOpen or the      -> Fresh (after onOpen), Idle, Lingering
+--            clean-up of the connection runs
+--   Lingering                                             -> Busy, Ending
+--            its last response was sent, and it waits
 --            for the client to close
 --   Ending   to be closed, for shutdown or to make room   -> Ended, Busy
 --   Ended    the same; its thread has been told           -> Busy
 -- @
 --
--- Fresh, Idle and Lingering are left by compare-and-swap. The connection's thread moves to Busy when a head is complete, before
--- onOpen, and at its end. A thread that ends the connection moves to Ending, throws 'Weft.Http.Table.EndIdle' to the
--- connection's thread, and moves to Ended, by compare-and-swap, when the exception has arrived.
+-- Fresh, Idle and Lingering are left by compare-and-swap. The connection's thread moves to Busy when a head is
+-- complete, before onOpen, and at its end. A thread that ends the connection moves to Ending, throws
+-- 'Weft.Http.Table.EndIdle' to the connection's thread, and moves to Ended, by compare-and-swap, when the exception
+-- has arrived.
 phaseFresh, phaseIdle, phaseBusy, phaseEnding, phaseEnded, phaseLingering :: Int
 phaseFresh = 0
 phaseIdle = 1

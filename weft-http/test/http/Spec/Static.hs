@@ -193,9 +193,8 @@ tests on =
           with ["If-None-Match: \"other\"", "If-Modified-Since: " <> future] 200
           with ["If-Modified-Since: " <> date] 304
           with ["If-Modified-Since: " <> past] 200
-          forM_ ["Sunday, 06-Nov-94 08:49:37 GMT", "Sun Nov  6 08:49:37 1994"] $ \old -> do
-            with ["If-Modified-Since: " <> old] 200
-            with ["If-Unmodified-Since: " <> old] 412
+          forM_ ["Sunday, 06-Nov-94 08:49:37 GMT", "Sun Nov  6 08:49:37 1994"] $ \old ->
+            with ["If-Modified-Since: " <> old] 200 >> with ["If-Unmodified-Since: " <> old] 412
           with ["If-Modified-Since: Sat Nov  6 08:49:37 2094"] 304
           with ["If-Unmodified-Since: Sun, 06 Nov 1994 08:49:37 +0000"] 200
           with ["If-Match: " <> tag] 200

@@ -1,11 +1,12 @@
 -- |
 -- The frames of link discovery, called probes. Pure, except for 'newLldpKey'. Parsing is total.
 --
--- A controller sends two probes from each port. Both name the switch and the port. When another switch reports one, the
--- controller knows a link. The first probe is an LLDP frame, which bridges do not forward: its link is a cable. The
--- second has the same content, but a group address that bridges forward: it also finds links through bridges that are
--- not controlled. Hosts receive these frames too, and may send frames of their own. So a frame has a tag, a keyed hash of the switch and the port (SipHash-2-4, 64 bits), and the controller ignores frames
--- without a valid tag. A host without the key cannot name any port but the one whose frames it receives.
+-- A controller sends two probes from each port. Both name the switch and the port. When another switch reports one,
+-- the controller knows a link. The first probe is an LLDP frame, which bridges do not forward: its link is a cable.
+-- The second has the same content, but a group address that bridges forward: it also finds links through bridges that
+-- are not controlled. Hosts receive these frames too, and may send frames of their own. So a frame has a tag, a keyed
+-- hash of the switch and the port (SipHash-2-4, 64 bits), and the controller ignores frames without a valid tag. A
+-- host without the key cannot name any port but the one whose frames it receives.
 --
 -- The tag does not prevent the relay of a genuine frame: two hosts that pass each other the frames of their ports make
 -- a link between these ports, as a cable between them would. The tag does not expire.

@@ -1,7 +1,7 @@
 -- |
 -- Link discovery. Each switch sends probes ("Weft.OpenFlow.Lldp") from each of its ports when the port comes up, and
--- then at intervals. The switch at the other end reports them. Here are also the controller's periodic threads, and the delivery
--- of events to applications. Any thread may call these functions.
+-- then at intervals. The switch at the other end reports them. Here are also the controller's periodic threads, and
+-- the delivery of events to applications. Any thread may call these functions.
 module Weft.OpenFlow.Controller.Discovery
   ( probe,
     probeAddress,

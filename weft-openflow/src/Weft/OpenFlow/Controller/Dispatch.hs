@@ -83,12 +83,12 @@ handlePacket c s context out !xid !p = case contextFlooding context of
       if active && fmap hostPlace (Map.lookup mac hosts) == Just here
         then changeTopology c (\t -> (fromMaybe t (hostSeen (contextTime context) mac here (Just ip) t), ())) >> consumed
         else unlessBlocked trunks (deliver c s context out xid (Packet p))
-    | not (null trunks) -> unlessBlocked trunks (deliver c s context out xid (Packet p))
-  _ -> deliver c s context out xid (Packet p)
+    | otherwise -> unlessBlocked trunks (deliver c s context out xid (Packet p))
+  FloodByItself -> deliver c s context out xid (Packet p)
   where
     here = (contextSwitch context, packetInPort p)
-    -- A new link is answered by the probes of the receiving port: its earlier ones may have been sent before the other end
-    -- was there, and another controller may manage that end.
+    -- A new link is answered by the probes of the receiving port: its earlier ones may have been sent before the other
+    -- end was there, and another controller may manage that end.
     linkFrom path from = do
       before <- readIORef (controllerTopology c)
       topologyStep c (linkSeen (contextTime context) path from here)
