@@ -353,9 +353,10 @@ startConnection settings handler place table (sock, peer) = do
   writeIORef (connectionNext table) (n + 1)
   -- The table is held meanwhile: a thread that ends at once has to find its entry in it.
   (`onException` close sock) . modifyMVar_ (connectionThreads table) $ \threads -> do
-    t <- forkOnWithUnmask (place n) (connection n)
-    labelThread t "weft connection"
+    -- Counted before the fork: the thread may run, and answer its client, on another capability at once.
     count (+ 1)
+    t <- forkOnWithUnmask (place n) (connection n) `onException` count (subtract 1)
+    labelThread t "weft connection"
     pure $! IntMap.insert n t threads
   where
     connection :: Int -> (forall a. IO a -> IO a) -> IO ()

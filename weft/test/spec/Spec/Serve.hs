@@ -159,6 +159,16 @@ tests =
           blocked waiting >>= assertBool "one of them accepts"
           mapM_ (`shutdown` ShutdownBoth) (drop 1 listeners)
           failsWith "waitServer" eINVAL (result "waitServer" waiting),
+      -- A connection's thread may run on another capability before its acceptor goes on.
+      test "a connection that is served is counted" $ do
+        found <- newEmptyMVar
+        let handler s _ = do
+              server <- readMVar found
+              counted <- serverConnections server
+              sendAll s (C.pack (show (signum counted)))
+        withServer settings handler $ \server -> do
+          putMVar found server
+          replicateM_ 500 . client server $ \s -> recv s 10 >>= (@?= C.pack "1"),
       test "out of descriptors: does not spin, goes on afterwards" (outOfDescriptors (const (pure ()))),
       test "draining: waits for those being served, refuses others" . leavingNoDescriptor $
         withServer settings echo $ \server -> do
