@@ -13,6 +13,7 @@ where
 
 import Data.Bits (shiftL)
 import Data.List (foldl')
+import Data.Maybe (isJust)
 import Weft.Tcp.Core.Buffer
 import Weft.Tcp.Core.Config
 import Weft.Tcp.Core.Emit
@@ -56,9 +57,12 @@ acknowledgeSegment env at s c0
     valid (l, r) = l < r && l >= max una acked && r <= sndNxt snd0
     (sackedNow, board2) = foldl' one ([], board1) (filter valid blocks)
     one (out, b) (l, r) = let (g, b') = acknowledgeRange (maxScoreboard (config env)) l r b in (g ++ out, b')
-    isDsack = case blocks of
-      (l, r) : rest -> r <= max una acked && l < r || any (\(l', r') -> l' <= l && r <= r') (take 1 rest)
-      [] -> False
+    -- RFC 2883, section 4: the first block lies below the segment's own ACK, or within the second block. That of an
+    -- acknowledgment which is late may lie below SND.UNA, and is no such report.
+    duplicated = case blocks of
+      (l, r) : rest | l < r && (r <= acked || any (\(l', r') -> l' <= l && r <= r') (take 1 rest)) -> Just (l, r)
+      _ -> Nothing
+    isDsack = isJust duplicated
     everything = gone ++ sackedNow
     c1 = c0 {sendSide = moved, loss = (loss c0) {board = board2}}
     moved
@@ -77,7 +81,7 @@ acknowledgeSegment env at s c0
           deliveredBytes = if useSack (agreed c0) then sum [sentEnd e - k | (k, e) <- everything] else withoutSack,
           delivered = everything,
           isDuplicate = duplicate,
-          sawDsack = isDsack,
+          duplicateRange = duplicated,
           flightBefore = inFlight c0
         }
     -- Each duplicate has counted for a segment before.

@@ -23,6 +23,7 @@ module Weft.Tcp.Core.Congestion
     initialWindow,
     windowsOf,
     setWindow,
+    setThreshold,
 
     -- * For algorithms
     slowStart,
@@ -87,6 +88,10 @@ windowsOf (Congestion _ _ w) = w
 -- | Set the congestion window, in bytes.
 setWindow :: Int -> Congestion -> Congestion
 setWindow n (Congestion a st w) = Congestion a st w {congestionWindow = n}
+
+-- | Set the slow start threshold, in bytes.
+setThreshold :: Int -> Congestion -> Congestion
+setThreshold n (Congestion a st w) = Congestion a st w {slowStartThreshold = n}
 
 -- | The initial window in bytes (RFC 6928, section 2), given its number of segments and the segment size.
 initialWindow :: Int -> Int -> Int

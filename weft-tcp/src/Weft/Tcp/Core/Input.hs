@@ -75,8 +75,14 @@ checkSequence env s c
     -- RFC 7323, section 5.3, R1. A segment without the option is accepted, because middleboxes and old systems strip
     -- it.
     pawsFails = case timestamps (options s) of
-      Just (Timestamps v _) | useTimestamps (agreed c) -> isOlder env v r
+      Just (Timestamps v _) | useTimestamps (agreed c) -> isOlder env v r && not (lateReport v)
       _ -> False
+    -- Acknowledgments without data all have the same sequence number, so that each of them sets TS.Recent, and PAWS
+    -- drops those which another has overtaken. Their reports on duplicates would be lost. They change nothing else, and
+    -- count unless they are older than a retransmission timeout, in milliseconds: no clock is faster (section 5.4).
+    lateReport v =
+      len == 0 && at == rcvNxt r && has ack (flags s) && not (null (sackBlocks (options s)))
+        && millis (unwrap 0 (tsRecent r - v)) <= rto (rtt c)
     -- A duplicate segment is acknowledged at once, with a report of it (RFC 2883). The rate of other answers is
     -- limited, but not of answers to data: two connections cannot keep each other busy with data, and its sender waits
     -- for an answer.

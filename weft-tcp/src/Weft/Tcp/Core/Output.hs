@@ -19,6 +19,7 @@ import Weft.Tcp.Core.Rtt
 import Weft.Tcp.Core.Scoreboard
 import Weft.Tcp.Core.State
 import Weft.Tcp.Core.Time
+import Weft.Tcp.Core.Undo
 import Weft.Tcp.Wire.Segment (Segment, fin, psh)
 
 -- | All segments that may be sent now, in this order.
@@ -85,7 +86,7 @@ sendLost env c sent = case firstLost (board (loss c)) of
 
 -- | Retransmit the data between two positions.
 retransmitFrom :: Env -> Pos -> Pos -> Conn -> (Conn, Segment)
-retransmitFrom env from to c = (prrSent (to - from) c' {loss = l {board = recordRetransmission (now env) from to (board l), lastSent = now env}}, s)
+retransmitFrom env from to c = (noteRetransmission env from to (prrSent (to - from) c' {loss = l {board = recordRetransmission (now env) from to (board l), lastSent = now env}}), s)
   where
     (c', s) = dataSegment env from to c
     l = loss c'
@@ -175,7 +176,7 @@ settleTimers env c
 idle :: Conn -> Conn
 idle c
   | nextTransmission (board l) == nextTransmission emptyBoard = c
-  | otherwise = c {loss = l {board = emptyBoard, rack = forgotten, dupAcks = 0}}
+  | otherwise = c {loss = l {board = emptyBoard, rack = forgotten, dupAcks = 0, undo = Nothing}}
   where
     l = loss c
     k = rack l

@@ -14,12 +14,14 @@ module Weft.Tcp.Core.Recovery
 where
 
 import Data.List (foldl')
+import Data.Maybe (isJust)
 import Weft.Tcp.Core.Config
 import Weft.Tcp.Core.Congestion
 import Weft.Tcp.Core.Rtt
 import Weft.Tcp.Core.Scoreboard
 import Weft.Tcp.Core.State
 import Weft.Tcp.Core.Time
+import Weft.Tcp.Core.Undo
 
 -- | The information in an acknowledgment.
 data Progress = Progress
@@ -31,15 +33,15 @@ data Progress = Progress
     delivered :: ![(Pos, Sent)],
     -- | Whether it is a duplicate acknowledgment (RFC 5681, section 2). It may have new SACK blocks.
     isDuplicate :: !Bool,
-    -- | Whether it reported a duplicate segment (RFC 2883).
-    sawDsack :: !Bool,
+    -- | The range that it reported as received twice (RFC 2883).
+    duplicateRange :: !(Maybe (Pos, Pos)),
     -- | The bytes in flight before it.
     flightBefore :: !Int
   }
 
 -- | Process an acceptable acknowledgment: mark losses, set the congestion window.
 recoverWith :: Env -> Progress -> Conn -> Conn
-recoverWith env p = finish . steer . detect . probeAnswered env p . duplicates
+recoverWith env p = finish . reconsider env (duplicateRange p) (ackedBytes p) . steer . detect . probeAnswered env p . duplicates
   where
     duplicates c
       | useSack (agreed c) = rackUpdate env p c
@@ -62,6 +64,10 @@ recoverWith env p = finish . steer . detect . probeAnswered env p . duplicates
       | otherwise = c
     una = sndUna . sendSide
 
+-- | Whether an acknowledgment reported a duplicate segment.
+sawDsack :: Progress -> Bool
+sawDsack = isJust . duplicateRange
+
 -- Growing -----------------------------------------------------------------------------
 
 -- | Outside of recovery the congestion window grows with the acknowledged bytes, but only if it limited the sender
@@ -83,7 +89,7 @@ enterRecovery :: Env -> Progress -> Conn -> Conn
 enterRecovery env p c =
   modifyLoss
     (\l -> l {phase = Recovery next (max 1 flight) 0 0, recover = next, probe = NoProbe})
-    c {congestion = lost (sampleOf env c 0 (fullFlight c)) (congestion c)}
+    (beforeReduction c) {congestion = lost (sampleOf env c 0 (fullFlight c)) (congestion c)}
   where
     next = sndNxt (sendSide c)
     flight = max (flightBefore p) (sendMss c)
@@ -204,7 +210,7 @@ detectByTime env c = case phase (loss found) of
   _ -> found
   where
     found = rackDetect env (modifyTimers (\t -> t {reorderAt = never}) c)
-    nothing = Progress 0 0 [] False False (inFlight c)
+    nothing = Progress 0 0 [] False Nothing (inFlight c)
 
 -- | On a retransmission timeout (section 6.3) the first entry and all entries that are overdue as well count as lost.
 -- Without SACK all entries do.

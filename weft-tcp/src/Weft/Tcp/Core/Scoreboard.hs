@@ -33,6 +33,10 @@ module Weft.Tcp.Core.Scoreboard
     cutAt,
     forgetSacked,
 
+    -- * Ranges
+    addRange,
+    bytesWithin,
+
     -- * For tests
     boardConsistent,
   )
@@ -157,10 +161,25 @@ acknowledgeRange limit from to b0 = (gone, foldl' cover (foldl' (flip (removeEnt
 addSacked :: Pos -> Pos -> Scoreboard -> Scoreboard
 addSacked from to b = b {sacked = m, sackedBytes = sackedBytes b + (to - from), boardSize = boardSize b + grown}
   where
-    (m, grown) = merge from to (sacked b) 1
+    (m, grown) = mergeRange from to (sacked b)
+
+-- | Add a range to ranges from start to end, and merge it with those that it meets. Returns also by how many they grow.
+mergeRange :: Pos -> Pos -> IntMap Pos -> (IntMap Pos, Int)
+mergeRange from to ranges = merge from to ranges 1
+  where
     merge !a !e r !n
       | Just (k, f) <- IntMap.lookupLE e r, f >= a = merge (min a k) (max e f) (IntMap.delete k r) (n - 1)
       | otherwise = (IntMap.insert a e r, n :: Int)
+
+-- | Add a range to ranges from start to end, and merge it with those that it meets.
+addRange :: Pos -> Pos -> IntMap Pos -> IntMap Pos
+addRange from to = fst . mergeRange from to
+
+-- | The number of bytes between two positions that lie in the ranges.
+bytesWithin :: Pos -> Pos -> IntMap Pos -> Int
+bytesWithin from to ranges = sum [max 0 (min e to - max a from) | (a, e) <- maybe id (:) (IntMap.lookupLT from ranges) inside]
+  where
+    inside = takeWhile ((< to) . fst) (IntMap.toAscList (snd (IntMap.split (from - 1) ranges)))
 
 removeEntry :: Pos -> Scoreboard -> Scoreboard
 removeEntry k b = case IntMap.lookup k (entries b) of

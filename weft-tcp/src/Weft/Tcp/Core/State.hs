@@ -22,6 +22,7 @@ module Weft.Tcp.Core.State
     noRack,
     noLoss,
     Probe (..),
+    Undo (..),
     Timers (..),
     noTimers,
     sharedTimers,
@@ -50,6 +51,7 @@ module Weft.Tcp.Core.State
   )
 where
 
+import Data.IntMap.Strict (IntMap)
 import Data.Word (Word32)
 import Weft.Tcp.Core.Buffer
 import Weft.Tcp.Core.Config
@@ -224,7 +226,21 @@ data Loss = Loss
     -- | The bytes in flight after the last output.
     flightThen :: {-# UNPACK #-} !Int,
     -- | When data was sent last.
-    lastSent :: {-# UNPACK #-} !Instant
+    lastSent :: {-# UNPACK #-} !Instant,
+    -- | 'Nothing' if there is nothing to undo.
+    undo :: !(Maybe Undo)
+  }
+
+-- | What is needed to undo the last reduction of the congestion window ("Weft.Tcp.Core.Undo").
+data Undo = Undo
+  { -- | The state of congestion control before the reduction.
+    undoCongestion :: !Congestion,
+    -- | The ranges that were retransmitted since, from start to end.
+    undoRanges :: !(IntMap Pos),
+    -- | The retransmitted bytes that the peer has not reported as duplicates.
+    undoBytes :: {-# UNPACK #-} !Int,
+    -- | SND.NXT at the last retransmission. An acknowledgment beyond it is sent after the retransmission arrived.
+    undoUntil :: {-# UNPACK #-} !Pos
   }
 
 -- | Congestion state.
@@ -261,7 +277,7 @@ noRack = Rack 0 (Instant minBound) 0 minBound False 1 0 minBound
 
 -- | The loss state of a new connection: nothing sent, no recovery, no probe.
 noLoss :: Loss
-noLoss = Loss emptyBoard Open noRack 0 NoProbe minBound False 0 (Instant 0)
+noLoss = Loss emptyBoard Open noRack 0 NoProbe minBound False 0 (Instant 0) Nothing
 
 -- | A tail loss probe that is not yet answered (RFC 8985, section 7): where the data
 -- sent ended, and whether it was a retransmission.

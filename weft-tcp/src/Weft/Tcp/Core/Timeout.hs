@@ -15,6 +15,7 @@ import Weft.Tcp.Core.Rtt
 import Weft.Tcp.Core.Scoreboard
 import Weft.Tcp.Core.State
 import Weft.Tcp.Core.Time
+import Weft.Tcp.Core.Undo
 import Weft.Tcp.Wire.Segment (Segment (..))
 
 -- | Process all timers that have expired. Does nothing if none has.
@@ -109,12 +110,15 @@ retransmit env c
 
 -- | RFC 5681, section 3.1: the threshold is reduced once for each flight; the window becomes one segment each time.
 collapse :: Env -> Conn -> Conn
-collapse env c = modifyLoss (\l -> l {phase = AfterTimeout end, recover = end}) (markTimedOut env c {congestion = smaller})
+collapse env c = modifyLoss (\l -> l {phase = AfterTimeout end, recover = end}) (markTimedOut env (remembered c) {congestion = smaller})
   where
     end = case phase (loss c) of
       AfterTimeout p -> p
       _ -> sndNxt (sendSide c)
     sample = Sample (now env) 0 (fullFlight c) (sendMss c) (srtt (rtt c))
+    remembered = case phase (loss c) of
+      Open -> beforeReduction
+      _ -> id
     smaller = case phase (loss c) of
       AfterTimeout _ -> setWindow (sendMss c) (congestion c)
       _ -> timedOut sample (congestion c)
