@@ -88,7 +88,7 @@ data Choices = Choices
   }
   deriving (Eq, Show)
 
--- | Probing of idle connections.
+-- | Probing of idle connections. Times below a millisecond count as one, as do numbers of probes below 1.
 data KeepAlive = KeepAlive
   { -- | Idle time before the first probe; two hours or more by default (MUST-28).
     keepAliveIdle :: !Micros,

@@ -99,7 +99,8 @@ abort env c = (gone, [emitReset env c | tell])
 choose :: Env -> (Choices -> Choices) -> Conn -> Conn
 choose env f c = modifyTimers (\t -> t {keepAliveAt = keep}) c {choices = new}
   where
-    new = f (choices c)
+    new = let n = f (choices c) in n {useKeepAlive = sensible <$> useKeepAlive n}
+    sensible (KeepAlive idle interval probes) = KeepAlive (max (millis 1) idle) (max (millis 1) interval) (max 1 probes)
     keep
       | not (isSynchronized (state c)) = never
       | otherwise = maybe never (\k -> now env `after` keepAliveIdle k) (useKeepAlive new)

@@ -141,6 +141,12 @@ keepAlives =
           (t2, out) = sleepFor cfg 200000000 t1
       map short (take 3 out) @?= replicate 3 (".", 500, 1001, 0)
       is t2 (Closed TimedOut),
+    testCase "no time and no probes: a probe after a millisecond" $ do
+      let (t1, _) = does base (Choose (\x -> x {useKeepAlive = Just (KeepAlive 0 (-5) 0)}))
+          (t2, out) = sleepFor cfg 1500 t1
+          (t3, _) = sleepFor cfg 1000 t2
+      map short out @?= [(".", 500, 1001, 0)]
+      is t3 (Closed TimedOut),
     testCase "answers keep it alive" $ do
       let (t1, _) = does base (Choose (\x -> x {useKeepAlive = Just (KeepAlive (secs 100) (secs 10) 3)}))
           go t _ = fst (hears (fst (sleepFor cfg 105000000 t)) (plain 1001 501 ""))
