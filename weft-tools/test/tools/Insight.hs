@@ -22,7 +22,7 @@ import System.Directory (doesFileExist, findExecutable)
 import System.Exit (ExitCode (..))
 import System.FilePath (takeDirectory, (</>))
 import System.IO (hFlush, hGetContents)
-import System.Posix.Signals (sigINT)
+import System.Posix.Signals (sigHUP, sigINT, sigTERM)
 import System.Process
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
@@ -273,11 +273,11 @@ urlTests program folder =
         (code, out) <- outcome program [] ["bench", "url", "http://127.0.0.1:1/", "--duration", "0.5", "--warmup", "0", "--connections", "1"]
         code @?= ExitFailure 1
         contains out "refused: ",
-      testCase "Ctrl-C ends it, and the results until then are printed" . serving program folder $ \_ port ->
+      testCase "Ctrl-C, SIGTERM or SIGHUP ends it, and the results until then are printed" . forM_ [sigINT, sigTERM, sigHUP] $ \signal -> serving program folder $ \_ port ->
         weft program [] ["bench", "url", "http://127.0.0.1:" <> show port <> "/", "--duration", "50", "--warmup", "0"] $ \p -> do
           -- It has had answers.
           untilAsked port
-          send' sigINT p
+          send' signal p
           code <- waitForProcess (process p)
           out <- hGetContents (output p)
           code @?= ExitFailure 130

@@ -13,7 +13,7 @@ where
 
 import Control.Concurrent (myThreadId)
 import Control.Exception
-import Control.Monad (unless, when)
+import Control.Monad (forM_, unless, void, when)
 import qualified Data.ByteString as B
 import Data.List (intercalate)
 import GHC.Clock (getMonotonicTime)
@@ -24,7 +24,7 @@ import System.Exit (ExitCode (..), exitWith)
 import System.FilePath (takeDirectory, takeFileName)
 import System.IO
 import System.IO.Error (isPermissionError)
-import System.Posix.Signals (installHandler, raiseSignal, sigTERM)
+import System.Posix.Signals (Signal, installHandler, raiseSignal, sigHUP, sigTERM)
 import qualified System.Posix.Signals as Signal
 import Weft.Blocking (blocking)
 import Weft.Duration (Duration, seconds)
@@ -91,21 +91,26 @@ get g = terminable $ do
       (V6 _ _, SockAddrInet6 {}) -> True
       _ -> False
 
--- | Thrown to the main thread by SIGTERM.
-data Terminated = Terminated
+-- | Thrown to the main thread by a signal.
+newtype Terminated = Terminated Signal
   deriving (Show)
 
 instance Exception Terminated where
   toException = asyncExceptionToException
   fromException = asyncExceptionFromException
 
--- | Run an action that SIGTERM interrupts, as SIGINT does, so that it removes its temporary files. The signal then ends
--- the program.
+-- | Run an action that SIGTERM and SIGHUP interrupt, as SIGINT does, so that it removes its temporary files. The signal
+-- then ends the program.
 terminable :: IO () -> IO ()
 terminable act = do
   me <- myThreadId
-  _ <- installHandler sigTERM (Signal.CatchOnce (throwTo me Terminated)) Nothing
-  act `catch` \Terminated -> installHandler sigTERM Signal.Default Nothing >> raiseSignal sigTERM
+  forM_ [sigTERM, sigHUP] $ \signal -> do
+    before <- installHandler signal (Signal.CatchOnce (throwTo me (Terminated signal))) Nothing
+    case before of
+      -- As by nohup(1).
+      Signal.Ignore -> void (installHandler signal Signal.Ignore Nothing)
+      _ -> pure ()
+  act `catch` \(Terminated signal) -> installHandler signal Signal.Default Nothing >> raiseSignal signal
 
 duration :: Double -> Duration
 duration = seconds . realToFrac

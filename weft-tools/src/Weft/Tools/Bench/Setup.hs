@@ -6,7 +6,8 @@
 -- Finds the programs, raises the limit on open files for child processes, creates a temporary scratch directory, and
 -- turns SIGTERM, SIGHUP and SIGQUIT into an exception so that the subjects are terminated in these cases too.
 module Weft.Tools.Bench.Setup
-  ( withEnv,
+  ( endAsByInterrupt,
+    withEnv,
     machineFacts,
     raiseOpenFiles,
   )
@@ -35,16 +36,21 @@ import Weft.Tools.Bench.Proc (kernelVersion, processorModel)
 import Weft.Tools.Bench.Types
 import Weft.Tools.Surroundings (temporaryFolder)
 
--- | Provide everything that measurements need while an action runs.
-withEnv :: Options -> (Env -> IO a) -> IO a
-withEnv options action = do
+-- | Let SIGTERM, SIGHUP and SIGQUIT interrupt the calling thread, the main one, as SIGINT does. Those that are ignored
+-- stay so, as by nohup(1).
+endAsByInterrupt :: IO ()
+endAsByInterrupt = do
   main <- myThreadId
   forM_ [sigTERM, sigHUP, sigQUIT] $ \signal -> do
     before <- installHandler signal (Catch (throwTo main UserInterrupt)) Nothing
     case before of
-      -- As by nohup.
       Ignore -> void (installHandler signal Ignore Nothing)
       _ -> pure ()
+
+-- | Provide everything that measurements need while an action runs.
+withEnv :: Options -> (Env -> IO a) -> IO a
+withEnv options action = do
+  endAsByInterrupt
   raiseOpenFiles
   search <- searchPath
   cores <- getNumProcessors

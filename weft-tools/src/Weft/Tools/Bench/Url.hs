@@ -7,7 +7,7 @@
 -- whatever the server does, and any free connection sends the next one. A latency is measured from the instant at which
 -- the request was due, so if a server stops for a second, all requests of that second count as slow. Without a rate
 -- each connection sends its next request when it has received its answer, and the output says what that leaves out.
--- Exit status: 0 if requests were answered, 1 if none was, 2 for bad arguments, 130 if Ctrl-C ended it; the
+-- Exit status: 0 if requests were answered, 1 if none was, 2 for bad arguments, 130 if a signal ended it (SIGINT, SIGTERM, SIGHUP, SIGQUIT); the
 -- results until then are printed.
 module Weft.Tools.Bench.Url
   ( urlCommand,
@@ -39,7 +39,7 @@ import Weft.Tools.Bench.Latency
 import Weft.Tools.Bench.Options (defaultPlan, longestTime, noMoreThan, notNegative, positive)
 import Weft.Tools.Bench.Output
 import Weft.Tools.Bench.Runner (Failure (..), Outcome (..))
-import Weft.Tools.Bench.Setup (machineFacts, raiseOpenFiles)
+import Weft.Tools.Bench.Setup (endAsByInterrupt, machineFacts, raiseOpenFiles)
 import Weft.Tools.Bench.Table (columns, renderNumber)
 import Weft.Tools.Bench.Types
 import Weft.Tools.Bench.UrlLoad
@@ -61,7 +61,7 @@ urlCommand =
             \Answers are counted that arrive in the measured time; the latencies count of all requests that were due in it. A \
             \connection is kept for as long as the server keeps it; where one has to be opened, that and the handshake are part of \
             \the latency. Bytes that belong to no request are an error (surplus bytes). Redirects are not followed. Exit status: 0 requests were answered, 1 none was, 2 bad arguments, 130 \
-            \it was ended by Ctrl-C, after which it prints the results until then; requests in flight count with the time that they \
+            \it was ended by Ctrl-C or by SIGTERM, SIGHUP or SIGQUIT, after which it prints the results until then; requests in flight count with the time that they \
             \had waited."
       )
   where
@@ -83,6 +83,7 @@ runLoad :: Int -> Maybe FilePath -> Load -> IO ()
 runLoad threads json given = do
   checkOutputs "weft bench url" (maybe [] pure json)
   raiseOpenFiles
+  endAsByInterrupt
   setNumCapabilities threads
   before <- getCPUTime
   trust <- trustFor (loadTarget load) (loadTrust load) >>= either (\why -> T.hPutStrLn stderr ("weft bench url: " <> T.pack why) >> exitWith (ExitFailure 2)) pure
@@ -103,7 +104,7 @@ runLoad threads json given = do
   when (tallyAnswered tally + tallyLate tally == 0) $ T.hPutStrLn stderr "weft bench url: no request was answered with a status below 400" >> exitWith (ExitFailure 1)
   where
     load = given {loadFresh = loadFresh given || asksToClose (loadFields given)}
-    cutShort wall = Failure "server" (paramsOf load) ("Ctrl-C ended it after " <> renderNumber wall <> " of " <> renderNumber (loadSeconds load) <> " s")
+    cutShort wall = Failure "server" (paramsOf load) ("A signal ended it after " <> renderNumber wall <> " of " <> renderNumber (loadSeconds load) <> " s")
     once = defaultPlan {planRounds = 1, planDuration = loadSeconds load, planWarmup = loadWarm load}
 
 -- | The description of its results. It is in no registry: it has no cases of its own.
@@ -214,7 +215,7 @@ render load wall tally metrics =
     whole name = maybe "-" (number . round) (M.lookup name metrics)
     notes = unfinished <> lateOnes <> [number (tallyRedirected tally) <> " answers were redirects, which are not followed: measure the address that they name" | tallyRedirected tally > 0] <> kindOfLoop
     unfinished =
-      [ number (tallyInFlight tally) <> " requests were in flight when Ctrl-C ended it; they count with the time for which they had waited"
+      [ number (tallyInFlight tally) <> " requests were in flight when a signal ended it; they count with the time for which they had waited"
         | tallyInFlight tally > 0
       ]
     lateOnes = [number (tallyLate tally) <> " answers came after the end: their latencies count, and they are not among those answered" | tallyLate tally > 0]

@@ -69,7 +69,7 @@ data Tally = Tally
     -- | The number of both that were redirects.
     tallyRedirected :: !Int,
     tallyUnsent :: !Int,
-    -- | The number of requests without an answer when Ctrl-C ended the load. They count with the time that they had
+    -- | The number of requests without an answer when a signal ended the load. They count with the time that they had
     -- waited.
     tallyInFlight :: !Int,
     -- | Bytes of the answers that arrived in the measured time.
@@ -101,7 +101,7 @@ instance Semigroup Tally where
 instance Monoid Tally where
   mempty = Tally none none 0 0 0 0 0 0 0 M.empty
 
--- | Put the target under load. Also returns the measured time in seconds, and whether Ctrl-C ('UserInterrupt') ended it
+-- | Put the target under load. Also returns the measured time in seconds, and whether 'UserInterrupt' ended it
 -- early; the time is not positive if that was during the warm-up.
 generate :: Load -> IO (Tally, Double, Bool)
 generate load = mask $ \restore -> do
