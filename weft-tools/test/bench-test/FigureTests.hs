@@ -94,6 +94,9 @@ judging =
         let judged rounds = judgedVerdict (judge (const True) [run "weft" [] "x" rounds] (atMost "" (on "weft" [] "x") 1))
         judged [1, 1, 1, 1, 1] @?= Holds
         [judged [x, x, x] | x <- [0.89, 0.92, 1, 1.08, 1.11]] @?= [Holds, TooClose, TooClose, TooClose, Missed],
+      testCase "a percentile of times is clear with few rounds only by a factor of two" $ do
+        let judged rounds = judgedVerdict (judge (const True) [run "weft" [] "p99_us" rounds] (atMost "" (on "weft" [] "p99_us") 200))
+        map judged [[141, 150], [304, 290], [99, 80], [410, 500], [99, 450], [150, 150, 150, 150, 150]] @?= [TooClose, TooClose, Holds, Missed, TooClose, Holds],
       testProperty "a verdict is that of the median, or none" $ \(NonEmpty list) limit ->
         let judged = judge (const True) [run "weft" [] "x" list] (atMost "" (on "weft" [] "x") limit)
          in case judgedVerdict judged of

@@ -22,6 +22,7 @@ module Weft.Tools.Bench.Bounds
   )
 where
 
+import Data.Char (isDigit)
 import Data.List (nub)
 import Data.Map.Strict (elems)
 import Data.Maybe (fromMaybe)
@@ -69,19 +70,33 @@ data Judged = Judged
 -- half of the rounds, or its distance from the middle half is less than half of that one's width. Three or four rounds
 -- may agree by chance, so with fewer than five the distance has to be a tenth of the limit too. One or two rounds
 -- have no middle half; they count as clear if they are farther from the limit than a quarter of it, but never for a
--- difference, whose limit says nothing about the noise of the values that are subtracted. Results that must never
+-- difference, whose limit says nothing about the noise of the values that are subtracted. A percentile of times has no
+-- peer that the same hour slows down as well: of two runs of two rounds one found 141 us and the other 304. With fewer
+-- than five rounds it counts as clear if it differs from the limit by more than a factor of two. Results that must never
 -- occur, and results that repeat exactly, are never too close.
 tooClose :: Bound -> [Double] -> Bool
 tooClose bound rounds = case (percentile 25 rounds, percentile 75 rounds) of
   (Just low, Just high)
     | boundRule bound == EveryRound || all exact (figureMetrics (boundFigure bound)) -> False
-    | length rounds < 3 -> isDifference (boundFigure bound) || any ((<= 0.25 * abs limit) . abs . subtract limit) rounds || (low <= limit) /= (high <= limit)
+    | Metric _ _ metric <- boundFigure bound,
+      isPercentile metric,
+      length rounds < 5 ->
+      any (\x -> 2 * x > limit && x < 2 * limit) rounds || divided
+    | length rounds < 3 -> isDifference (boundFigure bound) || any ((<= 0.25 * abs limit) . abs . subtract limit) rounds || divided
     | otherwise -> let margin = max ((high - low) / 2) chance in low - margin < limit && limit < high + margin
+    where
+      divided = (low <= limit) /= (high <= limit)
   _ -> False
   where
     limit = boundLimit bound
     chance = if length rounds < 5 then 0.1 * abs limit else 0
     exact (_, _, metric) = metric `elem` ["alloc_bytes_per_op", "syscalls_per_op", "user_instructions_per_op", "live_bytes_per_idle", "live_bytes_per_thread", "live_bytes_per_timer", "wakeups", "collections", "early"]
+
+-- | Whether a metric is a percentile of times, such as @p99_us@.
+isPercentile :: Text -> Bool
+isPercentile metric = case T.stripPrefix "p" metric >>= T.stripSuffix "_us" of
+  Just digits -> not (T.null digits) && T.all isDigit digits
+  Nothing -> False
 
 -- | Whether a figure is, or is computed from, a difference.
 isDifference :: Figure -> Bool
