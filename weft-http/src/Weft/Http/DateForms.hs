@@ -19,9 +19,9 @@ import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import Data.Char (isDigit)
 import Data.List (elemIndex)
-import Foreign.C.Types (CTime (..))
-import Foreign.Ptr (Ptr, nullPtr)
-import Network.HTTP.Date (HTTPDate, defaultHTTPDate, epochTimeToHTTPDate, hdDay, hdHour, hdMinute, hdMonth, hdSecond, hdWkday, hdYear)
+import Data.Time.Calendar (dayOfWeek, fromGregorianValid, toGregorian)
+import Data.Time.Clock (getCurrentTime, utctDay)
+import Network.HTTP.Date (HTTPDate, defaultHTTPDate, hdDay, hdHour, hdMinute, hdMonth, hdSecond, hdWkday, hdYear)
 import System.IO.Unsafe (unsafePerformIO)
 
 -- | The date in a field's value.
@@ -42,7 +42,7 @@ date givenYear name givenDay time = do
   year <- givenYear
   month <- (+ 1) <$> elemIndex name months
   day <- givenDay
-  guard (day >= 1 && day <= daysIn year month)
+  valid <- fromGregorianValid (fromIntegral year) month day
   [hour, minute, second] <- mapM (number 2) (C.split ':' time)
   -- A leap second is the second 60.
   guard (hour <= 23 && minute <= 59 && second <= 60)
@@ -54,7 +54,7 @@ date givenYear name givenDay time = do
         hdHour = hour,
         hdMinute = minute,
         hdSecond = second,
-        hdWkday = weekday year month day
+        hdWkday = fromEnum (dayOfWeek valid)
       }
 
 -- | A number of that many digits.
@@ -62,21 +62,6 @@ number :: Int -> ByteString -> Maybe Int
 number count digits
   | B.length digits == count, C.all isDigit digits = fst <$> C.readInt digits
   | otherwise = Nothing
-
-daysIn :: Int -> Int -> Int
-daysIn year month
-  | month == 2 = if leap then 29 else 28
-  | month `elem` [4, 6, 9, 11] = 30
-  | otherwise = 31
-  where
-    leap = year `mod` 4 == 0 && (year `mod` 100 /= 0 || year `mod` 400 == 0)
-
--- | From 1, Monday, to 7, Sunday, in the Gregorian calendar.
-weekday :: Int -> Int -> Int -> Int
-weekday year month day = (y + y `div` 4 - y `div` 100 + y `div` 400 + (13 * m + 8) `div` 5 + day - 1) `mod` 7 + 1
-  where
-    -- January and February count as months of the year before.
-    (y, m) = if month <= 2 then (year - 1, month + 12) else (year, month)
 
 months, shortNames, longNames :: [ByteString]
 months = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
@@ -92,8 +77,5 @@ century digits = latest - (latest - digits) `mod` 100
 -- | The year in which the process first needs it. It decides nothing but the century of two digits, so it may be some
 -- years old.
 startYear :: Int
-startYear = unsafePerformIO (hdYear . epochTimeToHTTPDate <$> cTime nullPtr)
+startYear = unsafePerformIO ((\(year, _, _) -> fromIntegral year) . toGregorian . utctDay <$> getCurrentTime)
 {-# NOINLINE startYear #-}
-
--- | time(2).
-foreign import ccall unsafe "time" cTime :: Ptr CTime -> IO CTime
