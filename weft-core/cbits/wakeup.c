@@ -1,6 +1,7 @@
 /* A descriptor whose only use is to interrupt a poll: an eventfd where there is
  * one, else a pipe. */
 #define _GNU_SOURCE
+#include "own.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
@@ -50,4 +51,11 @@ void weft_wakeup_drain(int fd) {
   ssize_t r;
   do r = read(fd, sink, sizeof sink);
   while (r == (ssize_t)sizeof sink || (r < 0 && errno == EINTR));
+}
+
+void weft_wakeup_close(int fd, int is_pipe) {
+  if (is_pipe)
+    close(fd);
+  else
+    weft_close_own(fd);
 }

@@ -2,6 +2,7 @@
  * the result, since errno itself does not survive a change of OS thread. */
 #define _GNU_SOURCE
 #include "clock.h"
+#include "own.h"
 #include <errno.h>
 #include <stdint.h>
 #include <sys/epoll.h>
@@ -13,6 +14,8 @@ int weft_epoll_create(void) {
   int fd = epoll_create1(EPOLL_CLOEXEC);
   return fd < 0 ? -errno : fd;
 }
+
+void weft_epoll_close(int epfd) { weft_close_own(epfd); }
 
 int weft_epoll_ctl(int epfd, int op, int fd, uint32_t events, uint64_t data) {
   struct epoll_event ev = {.events = events, .data = {.u64 = data}};

@@ -23,6 +23,7 @@
  * before that. */
 #define _GNU_SOURCE
 #include "file.h"
+#include "own.h"
 #include "ring.h"
 #include <HsFFI.h>
 #include <errno.h>
@@ -254,7 +255,7 @@ static void *own(void *argument) {
 /* Other threads ------------------------------------------------------------------- */
 
 static void release(struct weft_file_ring *l) {
-  if (l->wake_fd >= 0) close(l->wake_fd);
+  if (l->wake_fd >= 0) weft_close_own(l->wake_fd);
   sem_destroy(&l->started);
   free(l->slots);
   free(l->cancels);

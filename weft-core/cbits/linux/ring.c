@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include "ring.h"
+#include "own.h"
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -67,7 +68,7 @@ void weft_ring_close(struct weft_ring *r, int mapped) {
     munmap(r->sqes, r->sqes_size);
     munmap(r->rings, r->rings_size);
   }
-  close(r->fd);
+  weft_close_own(r->fd);
 }
 
 struct io_uring_sqe *weft_ring_next(struct weft_ring *r) {

@@ -198,8 +198,10 @@ registerFd m callback fd evs lifetime = do
 registerFd_ :: EventManager -> IOCallback -> Fd -> Events -> Lifetime -> IO ()
 registerFd_ m callback fd evs lifetime = void (registerFd m callback fd evs lifetime)
 
--- | End a registration. Its callback does not start any more; it may still be running if it has
--- begun. 'True' if the registration existed; no effect if it has ended. O(log n).
+-- | End a registration. 'True' if it existed; no effect if it has ended, as a 'OneShot' has when its callback begins.
+-- Its callback does not begin any more. If the manager's thread has begun it before, it may still be running when this
+-- returns, or may not have got to its first action. Only a callback can be sure that no other one runs: what they use is
+-- best released there. O(log n).
 unregisterFd :: EventManager -> FdKey -> IO Bool
 unregisterFd m key = unregister (Core.managerRegistry m) (keyFd key) (keyNumber key)
 

@@ -22,10 +22,13 @@ import Control.Monad (void)
 import Weft.Runtime.Managers
 
 -- | Start the manager of the caller's capability now, not when a thread first waits there. No effect if there is one.
--- A program that may run out of descriptors before it first waits can then still wait. In a child of
--- 'System.Posix.Process.forkProcess' it releases the kernel objects of the parent's managers, whose descriptors have
--- numbers that the child may want to use otherwise. A relinked program does this at its start, so that a back end that it
--- prefers later (@preferBackend@) is that of managers that start later. Throws an 'IOError' if the kernel refuses the manager, and none of
--- another capability serves this one.
+-- A program that may run out of descriptors before it first waits can then still wait.
+--
+-- In a child of 'System.Posix.Process.forkProcess' it releases the kernel objects of the parent's managers, whose
+-- descriptors have numbers that the child may want to use otherwise. If the child has closed them before, and opened
+-- files that got their numbers, these are left alone. A relinked program does this at its start, so that a back end that
+-- it prefers later (@preferBackend@) is that of managers that start later.
+--
+-- Throws an 'IOError' if the kernel refuses the manager, and none of another capability serves this one.
 startManager :: IO ()
 startManager = void currentManager

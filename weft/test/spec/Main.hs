@@ -19,6 +19,7 @@ import qualified Spec.Closing
 import qualified Spec.Compatibility
 import qualified Spec.Event
 import qualified Spec.EventLife
+import qualified Spec.EventTogether
 import qualified Spec.Exports
 import qualified Spec.IdleTimer
 import qualified Spec.Interrupted
@@ -69,6 +70,7 @@ group name n =
       (name <> " -N" <> show n)
       [ Spec.Event.tests name,
         Spec.EventLife.tests,
+        Spec.EventTogether.tests,
         Spec.Interrupted.tests,
         Spec.Thread.tests Spec.Thread.weft,
         Spec.Thread.ownTests,

@@ -88,13 +88,16 @@ data Known m
   | -- | A manager's own descriptor ('reserving').
     Reserved
 
--- | The registrations of one descriptor; at least one.
+-- | The registrations of one descriptor; at least one, due or not.
 data Entry m = Entry
   { -- | The generation of the last arming; an event with another one is stale.
     entryGeneration :: !Int,
     -- | The manager whose kernel object the descriptor is armed in.
     entryManager :: !m,
-    entryRegistrations :: [Registration]
+    entryRegistrations :: [Registration],
+    -- | One-shot registrations whose event has happened, and whose callbacks have not begun: they wait for the callbacks
+    -- of others. The kernel reports no more events for them.
+    entryDue :: [Registration]
   }
 
 -- | A tracked descriptor and the manager that reports its events.
@@ -191,7 +194,13 @@ register r m fd evs lifetime callback = do
               case old of
                 Just e | opsSame (host r) (entryManager e) serving -> pure ()
                 _ -> mapM_ (\e -> known r (entryManager e) (-1)) old >> known r serving 1
-              pure (inserted fd (Entry gen serving regs) table, Right (Placed (registrationKey reg)))
+              pure (inserted fd (Entry gen serving regs (maybe [] entryDue old)) table, Right (Placed (registrationKey reg)))
+
+-- | Store an entry, or remove it if nothing is left of it.
+store :: Registry m -> Fd -> Entry m -> IntMap.IntMap (Known m) -> IO (IntMap.IntMap (Known m))
+store r fd e table
+  | null (entryRegistrations e) && null (entryDue e) = IntMap.delete (fromIntegral fd) table <$ known r (entryManager e) (-1)
+  | otherwise = pure (inserted fd e table)
 
 inserted :: Fd -> Entry m -> IntMap.IntMap (Known m) -> IntMap.IntMap (Known m)
 inserted fd = IntMap.insert (fromIntegral fd) . Registered
@@ -215,15 +224,17 @@ armEntry r m fd regs = do
   where
     trigger = if any ((== MultiShot) . registrationLifetime) regs then Level else Once
 
--- | Remove a registration. 'False' if it had fired or was removed
--- already. Afterwards its callback is not started any more; it may still be running if the
--- dispatcher has begun it.
+-- | Remove a registration. 'False' if it was removed already, or is a one-shot whose callback has begun. Afterwards its
+-- callback is not begun any more; if the dispatcher has begun it, it may be at any point.
 unregister :: Registry m -> Fd -> Int -> IO Bool
 unregister r fd key = do
   lock <- stripe r fd
   uninterruptibleMask_ . modifyMVar lock $ \table -> case IntMap.lookup (fromIntegral fd) table of
     Just (Registered e) | (gone@(_ : _), kept) <- partition ((== key) . registrationKey) (entryRegistrations e) -> do
       table' <- settle r table fd e kept (any ((== MultiShot) . registrationLifetime) gone)
+      pure (table', True)
+    Just (Registered e) | (_ : _, due) <- partition ((== key) . registrationKey) (entryDue e) -> do
+      table' <- store r fd e {entryDue = due} table
       pure (table', True)
     _ -> pure (table, False)
 
@@ -239,11 +250,10 @@ settle ::
   IO (IntMap.IntMap (Known m))
 settle r table fd e kept rearm
   | null kept = do
-    known r (entryManager e) (-1)
     alive <- opsAlive (host r) (entryManager e)
     shared <- sharesReadiness r fd (entryManager e)
     when (alive && not shared) (void (forget r (entryManager e) fd))
-    pure (IntMap.delete (fromIntegral fd) table)
+    store r fd e {entryRegistrations = []} table
   | rearm = do
     (gen, _) <- armEntry r (entryManager e) fd kept
     pure (inserted fd e {entryGeneration = gen, entryRegistrations = kept} table)
@@ -258,6 +268,8 @@ sharesReadiness r fd m = do
 
 -- | Handle an event of a descriptor with registrations: run the callbacks that asked for it. On the manager's thread.
 -- One-shot registrations are removed before their callback runs. If a generation is given, a stale event does nothing.
+-- A callback may remove other registrations of the descriptor, or close it; so may other threads. So each callback but
+-- the first begins only if its registration is there still.
 dispatch :: Registry m -> Fd -> Maybe Int -> Events -> IO ()
 dispatch r fd gen evs = do
   lock <- stripe r fd
@@ -266,15 +278,27 @@ dispatch r fd gen evs = do
       let (due, others) = partition concerned (entryRegistrations e)
           kept = filter (not . oneShot) due <> others
       shared <- sharesReadiness r fd (entryManager e)
+      let e' = e {entryDue = entryDue e <> filter oneShot (drop 1 due)}
       table' <-
         if null kept
-          then IntMap.delete (fromIntegral fd) table <$ known r (entryManager e) (-1)
-          else settle r table fd e kept (if shared then not (all oneShot due) else needsArming due kept)
+          then store r fd e' {entryRegistrations = []} table
+          else settle r table fd e' kept (if shared then not (all oneShot due) else needsArming due kept)
       pure (table', due)
     _ -> pure (table, [])
-  forM_ due $ \reg ->
-    guarded (registrationCallback reg (evs `common` (registrationEvents reg <> always)))
+  case due of
+    [] -> pure ()
+    first : rest -> do
+      run first
+      forM_ rest $ \reg -> do
+        begun <- modifyMVar lock (begin (registrationKey reg))
+        when begun (run reg)
   where
+    run reg = guarded (registrationCallback reg (evs `common` (registrationEvents reg <> always)))
+    begin key table = case IntMap.lookup (fromIntegral fd) table of
+      Just (Registered e)
+        | (_ : _, due) <- partition ((== key) . registrationKey) (entryDue e) -> (\table' -> (table', True)) <$> store r fd e {entryDue = due} table
+        | any ((== key) . registrationKey) (entryRegistrations e) -> pure (table, True)
+      _ -> pure (table, False)
     always = evtHangup <> evtClose
     concerned reg = evs `overlaps` (registrationEvents reg <> always)
     -- The kernel's one-shot registration is used up if only one-shots are left; and a level-triggered one asks for too
@@ -438,10 +462,13 @@ vacate r fd entry = do
       known r m (-1)
       if any (opsSame (host r) m . entryManager) registered then nothing else retired m
     Vacant -> nothing
-  pure (concatMap entryRegistrations registered, sequence_ ofCallbacks >> ofTracked)
+  pure (concatMap everyRegistration registered, sequence_ ofCallbacks >> ofTracked)
   where
     nothing = pure (pure ())
     retired m = opsAlive (host r) m >>= \alive -> if alive then forget r m fd else nothing
+
+everyRegistration :: Entry m -> [Registration]
+everyRegistration e = entryRegistrations e <> entryDue e
 
 -- | Make a manager's own descriptors, and mark their numbers. The program may have closed a descriptor of such a number
 -- just before, and a thread may still wait for the number, or begin to. All of these get @EBADF@, or 'evtClose', as if
@@ -494,7 +521,7 @@ takeRegistrations r m = fmap concat . forM [0 .. stripeCount - 1] $ \i -> do
   modifyMVar lock $ \table -> do
     let (gone, kept) = IntMap.partition ofManager table
     known r m (negate (IntMap.size gone))
-    pure (kept, concat [entryRegistrations e | Registered e <- IntMap.elems gone])
+    pure (kept, concat [everyRegistration e | Registered e <- IntMap.elems gone])
   where
     ofManager (Registered e) = opsSame (host r) m (entryManager e)
     ofManager _ = False

@@ -9,7 +9,7 @@ module Weft.Backend.Epoll
 where
 
 import Control.Exception (bracket, onException, try)
-import Control.Monad (unless, void, when)
+import Control.Monad (unless, when)
 import Data.Bits (complement, (.&.), (.|.))
 import Data.Int (Int64)
 import Data.Word (Word32)
@@ -58,7 +58,7 @@ new = do
         backendDescriptors = Fd ep : wakeupFds wk,
         backendWake = signalWakeup wk,
         backendClose = do
-          void (closeEpoll ep)
+          closeEpoll ep
           closeWakeup wk
           free buffer
       }

@@ -84,4 +84,4 @@ foreign import ccall unsafe "weft_epoll_look"
 foreign import ccall safe "weft_epoll_wait"
   epollWait :: CInt -> Ptr EpollEvent -> CInt -> Int64 -> IO CInt
 
-foreign import ccall unsafe "close" closeEpoll :: CInt -> IO CInt
+foreign import ccall unsafe "weft_epoll_close" closeEpoll :: CInt -> IO ()

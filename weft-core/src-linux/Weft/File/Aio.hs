@@ -160,6 +160,6 @@ directMetrics :: Aio -> IO DirectMetrics
 directMetrics aio = DirectMetrics (aioOf aio) <$> readWord (aioWords aio) inFlight <*> readWord (aioWords aio) total
 
 closeSignal :: Fd -> IO ()
-closeSignal (Fd fd) = void (c_close fd)
+closeSignal (Fd fd) = c_close fd 0
 
-foreign import ccall unsafe "close" c_close :: CInt -> IO CInt
+foreign import ccall unsafe "weft_wakeup_close" c_close :: CInt -> CInt -> IO ()

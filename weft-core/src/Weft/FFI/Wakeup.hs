@@ -13,7 +13,7 @@ module Weft.FFI.Wakeup
   )
 where
 
-import Control.Monad (unless, void)
+import Control.Monad (when)
 import Foreign.C.Types (CInt (..))
 import Foreign.Marshal.Array (allocaArray, peekArray)
 import Foreign.Ptr (Ptr)
@@ -64,8 +64,10 @@ drainWakeup (Wakeup (Fd r) _) = c_drain r
 -- | Close it.
 closeWakeup :: Wakeup -> IO ()
 closeWakeup wk@(Wakeup (Fd r) (Fd w)) = do
-  void (c_close r)
-  unless (not (wakeupIsPipe wk)) (void (c_close w))
+  closing r
+  when (wakeupIsPipe wk) (closing w)
+  where
+    closing end = c_close end (if wakeupIsPipe wk then 1 else 0)
 
 foreign import ccall unsafe "weft_wakeup_open" c_open :: Ptr CInt -> CInt -> IO CInt
 
@@ -73,4 +75,4 @@ foreign import ccall unsafe "weft_wakeup_signal" c_signal :: CInt -> CInt -> IO 
 
 foreign import ccall unsafe "weft_wakeup_drain" c_drain :: CInt -> IO ()
 
-foreign import ccall unsafe "close" c_close :: CInt -> IO CInt
+foreign import ccall unsafe "weft_wakeup_close" c_close :: CInt -> CInt -> IO ()

@@ -18,15 +18,16 @@ import Harness
 import Spec.Serve (withNoneLeft)
 import System.Exit (ExitCode (..))
 import System.IO (hPutStrLn, stderr)
-import System.Posix.Files (getFdStatus)
-import System.Posix.IO (closeFd, dup)
+import System.Posix.Files (getFdStatus, isNamedPipe)
+import System.Posix.IO (closeFd, dup, dupTo)
 import System.Posix.Process (ProcessStatus (..), exitImmediately, forkProcess, getProcessStatus)
 import System.Posix.Resource (Resource (..), ResourceLimit (..), ResourceLimits (..), getResourceLimit, setResourceLimit)
 import System.Posix.Types (Fd (..))
 import Test.Tasty
 import Test.Tasty.HUnit
+import Weft.Core.Backend (backendDescriptors)
 import Weft.Core.Descriptor (closeDescriptor, newDescriptor, useDescriptor)
-import Weft.Core.Manager (isAlive)
+import Weft.Core.Manager (isAlive, managerBackend)
 import qualified Weft.Core.Manager as Manager (shutdown)
 import Weft.Core.Readiness (Direction (..), acquire, anyExpired, expiredDone, newReadiness, noteExpired, release)
 import Weft.Duration
@@ -141,6 +142,22 @@ tests =
         putMVar over ()
         result "the parent's thread" user >>= (@?= Just ())
         isOpen number >>= (@?= False),
+      test "a forked child closes what it inherits, and opens descriptors with the numbers of the parent's managers: they stay open" . withFds $ \fds -> do
+        (r, w) <- pipe fds
+        reader <- start (threadWaitRead r)
+        blocks reader
+        numbers <- concatMap (backendDescriptors . managerBackend) <$> managers
+        assertBool "there is a manager" (not (null numbers))
+        child <- forkProcess $ do
+          forM_ numbers closeFd
+          forM_ numbers (dupTo r)
+          threadDelay 1000
+          still <- mapM (fmap isNamedPipe . getFdStatus) numbers
+          exitImmediately (if and still then ExitSuccess else ExitFailure 1)
+        status <- finishes "the child" (getProcessStatus True False child)
+        status @?= Just (Exited ExitSuccess)
+        say w 1
+        result "threadWaitRead" reader,
       test "a waiter that is ahead of the timer of its deadline leaves nothing behind" $ do
         rd <- newReadiness 0 1
         forM_ [Reading, Writing] $ \direction -> do
