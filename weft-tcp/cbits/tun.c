@@ -26,7 +26,8 @@ int weft_tun_open(char *name, int tap, int offload, int many) {
   if (offload) ifr.ifr_flags |= IFF_VNET_HDR;
   if (many) ifr.ifr_flags |= IFF_MULTI_QUEUE;
   if (ioctl(fd, TUNSETIFF, &ifr) < 0) goto failed;
-  if (offload && ioctl(fd, TUNSETOFFLOAD, TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6) < 0) goto failed;
+  /* A persistent device keeps what it was set to when it was open before. */
+  if (ioctl(fd, TUNSETOFFLOAD, offload ? TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 : 0) < 0) goto failed;
   memcpy(name, ifr.ifr_name, IFNAMSIZ);
   return fd;
 failed:

@@ -88,6 +88,7 @@ import qualified Data.ByteString as B
 import Data.IORef
 import qualified Data.Map.Strict as Map
 import qualified Data.Sequence as Seq
+import Foreign.C.Error (eINVAL, errnoToIOError)
 import GHC.Conc (labelThread)
 import System.IO (IOMode (..), withBinaryFile)
 import Weft.Duration (Duration, milliseconds)
@@ -126,9 +127,12 @@ defaultSettings addresses =
     }
 
 -- | Start a stack on a device. It has a thread for each queue of the device and one for timers,
--- which wait on Weft's dispatchers. The secret key comes from @\/dev\/urandom@.
+-- which wait on Weft's dispatchers. The secret key comes from @\/dev\/urandom@. Throws an 'IOError' (@EINVAL@) for a buffer,
+-- an initial window or a timeout below 1.
 newStack :: StackSettings -> Device -> IO Stack
 newStack s d = do
+  forM_ [("receiveBuffer", receiveBuffer), ("sendBuffer", sendBuffer), ("initialSegments", initialSegments), ("minRto", fromEnum . minRto)] $ \(field, value) ->
+    when (value (stackConfig s) < 1) $ ioError (errnoToIOError ("Weft.Tcp.newStack: " <> field) eINVAL Nothing Nothing)
   key <- withBinaryFile "/dev/urandom" ReadMode (`B.hGet` 18)
   shards <- mapM (const (newIORef Map.empty)) [0 .. shardCount - 1]
   counting <- newArray (0, fromEnum (maxBound :: Counter)) 0

@@ -36,8 +36,9 @@ tests =
         testCase "a name of more than 15 bytes is refused, and opens no other device" longName,
         testCase "whether an interface is up" upAndDown,
         testCase "deleting the interface ends all waits on the stack" deleted,
-        testCase "TAP: with offload, packets larger than the MTU cross in both directions" (tapPackets True (> 3000)),
-        testCase "TAP: without offload, none does" (tapPackets False (<= 1500)),
+        testCase "TAP: with offload, packets larger than the MTU cross in both directions" (packetSizes plainSetup {tap = True} (> 3000)),
+        testCase "TAP: without offload, none does" (packetSizes plainSetup {tap = True, offload = False} (<= 1500)),
+        testCase "TUN: without offload, on a device that was open with it before" (packetSizes plainSetup {around = openedBefore} (<= 1500)),
         testCase "TAP: a neighbour whose link-layer address changes is found again" (neighbourMoves kernelAddress),
         testCase "TAP: a neighbour whose link-layer address changes is found again, IPv6" (neighbourMoves kernelAddress6)
       ]
@@ -144,12 +145,12 @@ deleted = withTun $ \d -> withStack (defaultSettings [fromJust (parseAddress our
   runCommand "ip tuntap add dev weft1 mode tun"
 
 -- | Send a megabyte to an echo server on the kernel's stack, and check the sizes of the largest packets.
-tapPackets :: Bool -> (Int -> Bool) -> Assertion
-tapPackets offloads right = do
+packetSizes :: Setup -> (Int -> Bool) -> Assertion
+packetSizes setup right = do
   largest <- newIORef (0, 0)
   let see inwards parts = atomicModifyIORef' largest $ \(i, o) ->
         let n = sum (map B.length parts) in (if inwards then (max i n, o) else (i, max o n), ())
-  withKernel plainSetup {tap = True, offload = offloads, adjust = \s -> s {stackTap = Just see}} $ \st ->
+  withKernel setup {adjust = \s -> s {stackTap = Just see}} $ \st ->
     startPeer ["serve", kernelAddress, "5000", "1"] $ do
       limit <- deadlineIn (seconds 60)
       c <- connect st limit (fromJust (parseAddress kernelAddress)) 5000
@@ -160,6 +161,10 @@ tapPackets offloads right = do
       close c
   (received, sent) <- readIORef largest
   assertBool (show (received, sent)) (right received && right sent)
+
+-- | Open the device again without offload.
+openedBefore :: Device -> IO Device
+openedBefore d = deviceClose d >> openTun (TunSettings (deviceName d) False 1)
 
 -- | The kernel's interface changes its link-layer address in the middle of a transfer that we send.
 neighbourMoves :: String -> Assertion

@@ -10,7 +10,7 @@ import qualified Data.ByteString.Internal as BI
 import Data.List (sort)
 import Data.Maybe (fromMaybe)
 import Data.Word (Word8)
-import Foreign.C.Error (Errno (..), eADDRINUSE, eADDRNOTAVAIL)
+import Foreign.C.Error (Errno (..), eADDRINUSE, eADDRNOTAVAIL, eINVAL)
 import Foreign.ForeignPtr (withForeignPtr)
 import Foreign.Marshal.Utils (copyBytes, fillBytes)
 import Foreign.Ptr (castPtr)
@@ -25,9 +25,11 @@ import Test.Tasty.HUnit hiding (testCase)
 import Test.Tasty.QuickCheck
 import Weft.Tcp
 import Weft.Tcp.Core.Buffer
+import Weft.Tcp.Core.Time (Instant (..))
 import Weft.Tcp.Device
 import Weft.Tcp.Operation (beginConnect)
 import Weft.Tcp.Stack.Input (arriveBatch)
+import Weft.Tcp.Stack.SynFilter (admits, newSynFilter)
 import Weft.Tcp.Wire.Options (noOptions)
 import qualified Weft.Tcp.Wire.Packet as Packet
 import Weft.Tcp.Wire.Segment (Segment (Segment, flags), ack, fin, psh, rst, syn)
@@ -44,6 +46,8 @@ tests =
       testCase "1,000 overlapping segments of 60,000 bytes keep less than 4 MB" trimmed,
       testCase "200,000 segments out of order keep less than 400 kB once the gap is filled" noTrace,
       testProperty "out-of-order data: the number of parts stays within the limit, and the bytes are right" partsBounded,
+      testCase "a stack without a buffer is refused" noBuffer,
+      testCase "the filter of SYNs takes its 8 MiB, also when a generation ends" filterBounded,
       testCase "TIME-WAIT restarted by a FIN lasts its whole time" finAgain,
       testCase "the TIME-WAIT of a reused port lasts its whole time" usedAgain,
       testCase "removing the oldest TIME-WAIT entry spares a later connection on the same ports" spared,
@@ -77,6 +81,21 @@ reusedMemory = withLone id $ \st sent -> do
   inReusedMemory st (bytesAt p 2000 (ack <> psh) (body 3))
   got <- recv sock noDeadline 10000
   assertBool "other bytes" (got == B.concat (map body [1, 2, 3]))
+
+noBuffer :: Assertion
+noBuffer = forM_ [\x -> x {receiveBuffer = 0}, \x -> x {sendBuffer = -1}, \x -> x {initialSegments = 0}] $ \f -> do
+  refused <- tryIOError (withLone (\s -> s {stackConfig = f (stackConfig s)}) (\_ _ -> pure ()))
+  either (fmap Errno . ioe_errno) (const Nothing) refused @?= Just eINVAL
+
+-- | A minute with ten SYNs a second, where one is answered in any case.
+filterBounded :: Assertion
+filterBounded = do
+  f <- newSynFilter 1
+  before <- liveBytes
+  answered <- length . filter id <$> mapM (\n -> admits f (Instant (n * 100000)) (fromIntegral n * 0x9e3779b97f4a7c15)) [0 .. 600]
+  kept <- subtract before <$> liveBytes
+  assertBool (show (answered, kept)) (answered >= 60 && answered < 80 && kept > 8000000 && kept < 9500000)
+  void (admits f (Instant 60100000) 1)
 
 liveBytes :: IO Int
 liveBytes = performMajorGC >> fromIntegral . gcdetails_live_bytes . gc <$> getRTSStats

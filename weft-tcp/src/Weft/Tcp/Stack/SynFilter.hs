@@ -75,7 +75,7 @@ repeated f t h = do
       | t `since` begun < generationTime -> pure (current, before)
       | otherwise -> do
         writeIORef (filterSeen f) (Seen t before current)
-        mapM_ (\i -> pokeWord before i 0) [0 .. generationWords - 1]
+        clear before 0
         pure (before, current)
     NoneYet -> do
       current <- newAtomicWords generationWords
@@ -86,6 +86,8 @@ repeated f t h = do
   found <$ when (not found) (mapM_ (set current) [first, second])
   where
     generationWords = generationBits `div` 64
+    -- Not by a list of the indices: its cells would be kept for the next generation, 20 MB.
+    clear generation i = when (i < generationWords) $ pokeWord generation i 0 >> clear generation (i + 1)
     first = fromIntegral h .&. (generationBits - 1)
     second = fromIntegral (h `shiftR` 32) .&. (generationBits - 1)
     has generation = (&&) <$> isSet generation first <*> isSet generation second
