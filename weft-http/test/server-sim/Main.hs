@@ -8,6 +8,7 @@ module Main (main) where
 import AdmissionScenario (admissionTests)
 import IdleTimerScenario (idleTimerTests)
 import ServerScenario (serverTests)
+import StmScenario (stmTests)
 import System.Environment (setEnv)
 import Test.Tasty hiding (defaultMain)
 import UsersScenario (usersTests)
@@ -17,4 +18,4 @@ main :: IO ()
 main = do
   -- One simulation at a time.
   setEnv "TASTY_NUM_THREADS" "1"
-  defaultMain (testGroup "server-sim" [serverTests, admissionTests, idleTimerTests, usersTests])
+  defaultMain (testGroup "server-sim" [serverTests, admissionTests, idleTimerTests, usersTests, stmTests])

@@ -23,7 +23,7 @@ module Weft.FFI.Epoll
   )
 where
 
-import Control.Monad (zipWithM_)
+import Control.Monad (void, zipWithM_)
 import Data.Int (Int64)
 import Data.Word (Word32, Word64)
 import Foreign.C.Types (CInt)
@@ -75,5 +75,5 @@ collected p (Right events) = do
   zipWithM_ (\i (b, d) -> pokeByteOff p (i * epollEventSize) b >> pokeByteOff p (i * epollEventSize + 8) d) [0 ..] events
   pure (fromIntegral (length events))
 
-closeEpoll :: CInt -> IO CInt
-closeEpoll = fmap fromIntegral . closeNumber . fromIntegral
+closeEpoll :: CInt -> IO ()
+closeEpoll = void . closeNumber . fromIntegral
