@@ -12,6 +12,7 @@ module ClosingScenario
 
     -- * Callbacks
     unregistering,
+    together,
     staying,
     several,
     registering,
@@ -199,6 +200,35 @@ unregistering lifetime setting = do
     known <- registeredCount (theRegistry x)
     pure . holdsThat $
       [ (lifetime == MultiShot || n == 1, "called or unregistered " <> show n <> " times"),
+        (known == 0, "registrations are left: " <> show known)
+      ]
+
+-- | Two one-shot callbacks that are due together, of which one is unregistered, and the descriptor is closed: each is
+-- called once, unless it was unregistered.
+together :: Setting -> IO Scenario
+together setting = do
+  x <- machine setting 1
+  (r, w) <- newPipe
+  ends <- newIORef []
+  placed <- newEmptyMVar
+  let m = firstManager x
+      ended name = modifyIORef' ends (name :)
+      registrar = do
+        _ <- register (theRegistry x) m (fd r) evtRead OneShot (\_ _ -> ended 'a')
+        other <- register (theRegistry x) m (fd r) evtRead OneShot (\_ _ -> ended 'b')
+        void (writeBytes w [1])
+        putMVar placed other
+      remover = do
+        p <- takeMVar placed
+        case p of
+          Placed key -> unregister (theRegistry x) (fd r) key >>= \ok -> when ok (ended 'b')
+          _ -> blame x "it was not placed"
+      closer = closeRegistered (theRegistry x) (fd r) (const (void (closeNumber r)))
+  pure . finally' x [0] [dispatcher x 0, registrar >> closer, remover] $ do
+    names <- readIORef ends
+    known <- registeredCount (theRegistry x)
+    pure . holdsThat $
+      [ (length (filter (== 'a') names) == 1 && length (filter (== 'b') names) == 1, "ended: " <> names),
         (known == 0, "registrations are left: " <> show known)
       ]
 

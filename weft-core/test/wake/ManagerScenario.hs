@@ -372,6 +372,7 @@ managerTests =
         (1, "a close, and the number in use again", closing),
         (2, "a one-shot callback is unregistered", unregistering OneShot),
         (2, "a callback is unregistered", unregistering MultiShot),
+        (1, "callbacks that are due together, one of which is unregistered, and a close", together),
         (1, "a callback that stays is called again", staying),
         (2, "two callbacks of a descriptor", several),
         (1, "a close, and the other end", heard),
