@@ -8,6 +8,11 @@
 -- The result is a 'Connection' with a 'Weft.Transport.Security'. It satisfies the laws of "Weft.Transport.Laws"
 -- except one: since the library has no half-close, a send that begins after the peer's end has been received fails.
 --
+-- A peer that ends the connection in the middle of a record is an error. One that ends it between two records, without
+-- the alert @close_notify@ (RFC 8446, 6.1), is an error for a client. On the server's side it is the end of the stream,
+-- since many clients do so and a request of HTTP says where it ends. A protocol whose clients send messages that only
+-- the end of the stream delimits needs an end mark of its own.
+--
 -- Errors are 'IOError's. Any thread may use a server.
 --
 -- @since 0.1.0

@@ -9,7 +9,8 @@ module Weft.Tls.Incoming
     allowUnfinished,
     awaitRecord,
     takeBytes,
-    endedShort,
+    StreamEnd (..),
+    streamEnd,
   )
 where
 
@@ -32,7 +33,7 @@ data Incoming = Incoming
     -- | How many bytes it may still take before it has to complete the handshake or return application data.
     incomingAllowed :: !(IORef Int),
     -- | Whether the stream ended before it got what it asked for.
-    incomingShort :: !(IORef Bool),
+    incomingEnd :: !(IORef StreamEnd),
     -- | The deadline of the current operation.
     incomingBy :: !(IORef Instant)
   }
@@ -40,7 +41,7 @@ data Incoming = Incoming
 -- | From that connection. The deadline holds until 'receiveUntil' sets another one.
 newIncoming :: Connection -> Instant -> IO Incoming
 newIncoming from deadline =
-  Incoming from <$> newIORef B.empty <*> newIORef 0 <*> newIORef unfinishedSize <*> newIORef False <*> newIORef deadline
+  Incoming from <$> newIORef B.empty <*> newIORef 0 <*> newIORef unfinishedSize <*> newIORef NotShort <*> newIORef deadline
 
 -- | Set the deadline.
 receiveUntil :: Incoming -> Instant -> IO ()
@@ -56,8 +57,12 @@ unfinishedSize :: Int
 unfinishedSize = 131072
 
 -- | Whether the stream ended before the library got what it asked for.
-endedShort :: Incoming -> IO Bool
-endedShort i = readIORef (incomingShort i)
+data StreamEnd = NotShort | BetweenRecords | InRecord
+  deriving (Eq)
+
+-- | How it ended, as far as the library has taken bytes.
+streamEnd :: Incoming -> IO StreamEnd
+streamEnd i = readIORef (incomingEnd i)
 
 -- | Take the given number of bytes, fewer only at the end of the stream. If it throws, the received bytes stay. The
 -- argument makes the error for a peer that sends more than 'allowUnfinished' allows.
@@ -72,7 +77,8 @@ takeBytes failure i n = do
   writeIORef (incomingAllowed i) allowed
   writeIORef (incomingBytes i) (B.drop n have)
   modifyIORef' (incomingRest i) (max 0 . subtract (B.length bytes))
-  when (B.length bytes < n) (writeIORef (incomingShort i) True)
+  when (B.length bytes < n) $
+    modifyIORef' (incomingEnd i) (\end -> if begun > 0 || not (B.null bytes) then InRecord else if end == NotShort then BetweenRecords else end)
   pure bytes
 
 -- | Receive until there is a whole record, or the stream ends. Returns whether the record is whole, and how many bytes

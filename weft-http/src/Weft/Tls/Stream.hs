@@ -134,7 +134,7 @@ handshakeOver side deadline params learned below = do
   writeIORef probing True
   pending <- if side == ClientSide && version == TlsVersion13 then fmap Just (translating trouble (recvData context)) `catch` \NothingPending -> pure Nothing else pure Nothing
   writeIORef probing False
-  short <- endedShort incoming
+  short <- (/= NotShort) <$> streamEnd incoming
   clear <- newIORef (fromMaybe B.empty pending)
   end <- newIORef (pending == Just B.empty && not short)
   ending <- newIORef Open
@@ -197,23 +197,25 @@ receiveClear s deadline n
     give bytes = B.take n bytes <$ writeIORef (sessionClear s) (B.drop n bytes)
     next = do
       receiveUntil (sessionIncoming s) deadline
-      (whole, _) <- awaitRecord (sessionIncoming s)
+      (whole, awaited) <- awaitRecord (sessionIncoming s)
       allowUnfinished (sessionIncoming s)
-      if whole then fromLibrary else truncated
+      before <- streamEnd (sessionIncoming s)
+      if whole then fromLibrary else truncated (if awaited > 0 then InRecord else before)
     fromLibrary = do
       bytes <- translating (sessionTrouble s) (uninterruptibleMask_ (recvData (sessionContext s))) `onException` sendPromptly (sessionOutgoing s)
       answers <- queuedAnswers (sessionOutgoing s)
       when (B.null bytes || answers > fewAnswers) (sendPromptly (sessionOutgoing s))
       left <- queuedAnswers (sessionOutgoing s)
       when (left > manyAnswers) (ioError (protocolError "the peer does not take the answers to its key updates"))
-      short <- endedShort (sessionIncoming s)
-      if not (B.null bytes) then give bytes else if short then truncated else ended
+      end <- streamEnd (sessionIncoming s)
+      if not (B.null bytes) then give bytes else if end == NotShort then ended else truncated end
     ended = B.empty <$ writeIORef (sessionEnded s) True
-    -- The peer closed without a close_notify alert. For a server that is common and harmless, since HTTP has its own
-    -- message lengths. A client must not mistake a truncated message for a complete one.
-    truncated
+    -- The peer closed without a close_notify alert. For a server that is common and harmless, since a request says where
+    -- it ends. A client must not mistake a truncated message for a complete one.
+    truncated end
+      | end == InRecord = ioError (protocolError "the peer ended the connection in the middle of a record")
       | sessionSide s == ServerSide = ended
-      | otherwise = ioError (userError "Weft.Tls: the peer ended the connection without ending the session")
+      | otherwise = ioError (protocolError "the peer ended the connection without ending the session")
 
 -- | Up to 1 KiB of answers wait for the next send. More than 64 KiB end the session.
 fewAnswers, manyAnswers :: Int

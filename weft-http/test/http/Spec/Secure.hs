@@ -32,7 +32,7 @@ import Weft.Duration (milliseconds, seconds)
 import Weft.Http
 import Weft.Static
 import Weft.Tls
-import Weft.Transport (Security (..))
+import Weft.Transport
 
 tests :: Configuration -> TestTree
 tests on =
@@ -116,6 +116,24 @@ tests on =
         withClient port $ \client -> finishSaying client >> hearEnd client >>= (@?= "")
         noConnections server
         readIORef refusals >>= (@?= []),
+      testOn on "a client that closes without ending its session, between requests or in a record, is no error and no refusal" . withFolder $ \folder -> do
+        tls <- certificate folder "test" >>= uncurry loadTls
+        found <- newIORef []
+        let note what = atomicModifyIORef' found (\all' -> (what : all', ()))
+            options = defaultOptions {optionTls = Just tls, optionOnRefused = \_ r -> note (show r)}
+            settings = setOnException (\_ e -> note (show e)) (setHost "127.0.0.1" (setPort 0 defaultSettings))
+        withServerWith options settings application $ \server -> do
+          -- The header of a record of 100 bytes, and its first byte.
+          forM_ ["", "\x17\x03\x03\x00\x64\x00"] $ \rest -> do
+            deadline <- deadlineIn (seconds 60)
+            below <- transportConnect socketTransport deadline (serverAddress server)
+            c <- tlsConnect defaultTlsClientSettings {tlsTrust = TrustAnything} "localhost" below
+            connSendBytes c deadline "GET /hello HTTP/1.1\r\nHost: h\r\n\r\n"
+            connReceive c deadline 65536 >>= (@?= "HTTP/1.1 200") . B.take 12
+            connSendBytes below deadline rest
+            connClose below
+          noConnections server
+          readIORef found >>= (@?= []),
       testOn on "a client that does not complete its handshake is disconnected" . secure (\l -> l {limitHeadTime = milliseconds 500}) application $ \refusals server port _ -> do
         forConcurrently_ ["", "\x16", "\x16\x03\x01\x02\x00\x01"] $ \bytes -> withClient port $ \client -> do
           say client bytes

@@ -14,6 +14,7 @@ import qualified Data.ByteString.Char8 as B8
 import qualified Data.ByteString.Lazy as L
 import Data.Default.Class (def)
 import Data.IORef
+import Data.Tuple (swap)
 import Foreign.Ptr (castPtr)
 import GHC.IO.Exception (IOErrorType (ProtocolError, TimeExpired), IOException (..))
 import qualified Network.TLS as T
@@ -45,6 +46,27 @@ tests = withFiles $ \get ->
         connClose below
         r <- within5 (try (connReceive c noDeadline 100))
         either (const "error" :: IOException -> String) show r @?= "error",
+      testCase "the stream ends in the middle of a record: an error on both sides, and again" $ do
+        files <- get
+        forM_ [id, swap] $ \roles -> do
+          (from, to, below) <- pairWithBelow files
+          let (sender, receiver) = roles (from, to)
+              -- The header of a record, and some of its body.
+              half = B.pack [0x17, 3, 3, 0, 100, 1, 2, 3]
+          connSendBytes sender noDeadline (B8.pack "first") >> B8.pack "first" `isReceivedBy` receiver
+          let (raw, _) = roles below
+          connSendBytes raw noDeadline half >> connClose raw
+          rs <- replicateM 2 (within5 (try (connReceive receiver noDeadline 100)))
+          map (either ioeGetErrorType (error . show)) rs @?= [ProtocolError, ProtocolError],
+      testCase "the stream ends between two records without an alert: the end for a server, an error for a client" $ do
+        files <- get
+        outcomes <- forM [id, swap] $ \roles -> do
+          (from, to, below) <- pairWithBelow files
+          let (sender, receiver) = roles (from, to)
+          connSendBytes sender noDeadline (B8.pack "first") >> B8.pack "first" `isReceivedBy` receiver
+          connClose (fst (roles below))
+          within5 (try (connReceive receiver noDeadline 100))
+        map (either (Left . ioeGetErrorType) Right) outcomes @?= [Right B.empty, Left ProtocolError],
       testCase "a key update is answered while the sending direction is blocked, and both go on" $ do
         files <- get
         (s, _, peer) <- withLibrary files ServerIsOurs
@@ -265,3 +287,14 @@ cuttingFirst pieces (Connection operations s0) = do
       split (n : ns) body = B.take n body : split ns (B.drop n body)
       split [] body = [body]
   pure (Connection operations {opSend = send} s0)
+
+-- | The client's and the server's end after the handshake, and the connections below them.
+pairWithBelow :: Files -> IO (Connection, Connection, (Connection, Connection))
+pairWithBelow files = do
+  server <- newTlsServer (settingsFor files ["one"])
+  (a, b) <- inMemory
+  accepted <- newEmptyMVar
+  _ <- forkIO (try (tlsAccept server b) >>= putMVar accepted)
+  c <- tlsConnect (clientFor files) "one.test" a
+  s <- takeMVar accepted >>= either (throwIO :: IOException -> IO a) pure
+  pure (c, s, (a, b))
