@@ -15,6 +15,23 @@
 --
 -- Errors are 'IOError's. Any thread may use a server.
 --
+-- = Which certificates are accepted
+--
+-- Chains are verified up to an authority that was given; revocation is not checked. For the peer's certificate and each
+-- authority below the one that is trusted:
+--
+-- * An unknown extension that is critical is a fault (RFC 5280, 4.2). Known are key usage, extended key usage, basic
+--   constraints, alternative names, and certificate policies, of which all are accepted.
+-- * Name constraints are not supported: those that are critical are a fault (4.2.1.10), others are ignored.
+-- * If there is an extended key usage, it must name servers' or clients' certificates respectively (4.2.1.12); for an
+--   authority, any use will do too. If the peer has a key usage, it must allow digital signatures (RFC 8446, 4.4.2.2).
+--
+-- A server's certificate must have the name or the address that the client asks for among its alternative names; a
+-- wildcard stands for the leftmost label (RFC 9525, 6.3). Its common name does not count (RFC 9110, 4.3.4). Clients'
+-- names are not compared with anything: 'peerCertificates' has them.
+--
+-- Extensions of a trusted authority itself do not matter (RFC 5280, 6.1.1), also if it sends its certificate.
+--
 -- @since 0.1.0
 module Weft.Tls
   ( -- * Servers
@@ -50,19 +67,18 @@ import qualified Data.ByteString.Char8 as B8
 import Data.Default.Class (def)
 import Data.Either (fromRight, lefts, rights)
 import Data.IORef
-import Data.Maybe (isNothing)
+import Data.Maybe (isJust)
 import Data.X509
 import Data.X509.CertificateStore (CertificateStore)
-import Data.X509.Validation hiding (defaultHooks)
-import qualified Data.X509.Validation as X509
-import Network.TLS hiding (HashSHA256)
-import System.IO.Error (ioeSetErrorType, permissionErrorType)
+import Network.TLS
+import System.IO.Error (ioeSetErrorString, ioeSetErrorType, permissionErrorType)
 import Weft.Duration (Duration, seconds)
 import Weft.Tls.Ciphers
 import Weft.Tls.Credentials
 import Weft.Tls.ServerName
 import Weft.Tls.Sessions
 import Weft.Tls.Stream
+import Weft.Tls.Validation
 import Weft.Transport
 
 -- Servers ----------------------------------------------------------------------------
@@ -208,21 +224,13 @@ serverParams settings loaded sessions asked =
       RequiredClientCertificatesMemory _ -> True
       _ -> False
 
--- | Verify a client's chain: signatures, validity periods, authority and purpose, but no name.
+-- | Verify a client's chain, but no name.
 checkClient :: Bool -> CertificateStore -> CertificateChain -> IO CertificateUsage
 checkClient required store chain@(CertificateChain certificates)
   | null certificates = pure (if required then CertificateUsageReject (CertificateRejectOther "a certificate is required") else CertificateUsageAccept)
-  | otherwise = do
-    reasons <- validate HashSHA256 X509.defaultHooks checks store noCache (mempty, B.empty) chain
-    pure (verdict reasons)
+  | otherwise = rejection <$> validateChain AnyClient store noCache (mempty, B.empty) chain
   where
-    checks = defaultChecks {checkFQHN = False, checkLeafKeyPurpose = [KeyUsagePurpose_ClientAuth]}
     noCache = ValidationCache (\_ _ _ -> pure ValidationCacheUnknown) (\_ _ _ -> pure ())
-    verdict reasons
-      | null reasons = CertificateUsageAccept
-      | Expired `elem` reasons = CertificateUsageReject CertificateRejectExpired
-      | UnknownCA `elem` reasons = CertificateUsageReject CertificateRejectUnknownCA
-      | otherwise = CertificateUsageReject (CertificateRejectOther (show reasons))
 
 -- | Whether a connection that begins with these bytes is TLS: its first record must be a handshake record (RFC 8446,
 -- 5.1).
@@ -276,10 +284,10 @@ defaultTlsClientSettings =
 
 -- | Perform the handshake with the named server over a connection, and check that its certificate is for that name.
 -- An IP address, of either version, has to be among the certificate's addresses (RFC 5280, 4.2.1.6), and is not sent to
--- the server as a name (RFC 6066, 3). Throws like 'tlsAccept'; if the certificate is not accepted, the error satisfies
--- 'System.IO.Error.isPermissionError'. Each connection has a full handshake, so that 'securityPeerCertificates' is the
--- server's chain; with 'TrustAnything' it has not been verified. The authorities are loaded each time, unless they are
--- 'TrustLoaded'.
+-- the server as a name (RFC 6066, 3). A dot at the end of a name is neither sent nor compared. Throws like 'tlsAccept'; if
+-- the certificate is not accepted, the error satisfies 'System.IO.Error.isPermissionError'. Each connection has a full
+-- handshake, so that 'securityPeerCertificates' is the server's chain; with 'TrustAnything' it has not been verified. The
+-- authorities are loaded each time, unless they are 'TrustLoaded'.
 tlsConnect :: TlsClientSettings -> String -> Connection -> IO Connection
 tlsConnect settings name below = (`onException` connAbort below) $ do
   trust <- loadTrust (tlsTrust settings)
@@ -289,21 +297,24 @@ tlsConnect settings name below = (`onException` connAbort below) $ do
   own <- mapM loadCredential (tlsClientCertificate settings)
   deadline <- deadlineIn (tlsConnectTime settings)
   shown <- newIORef Nothing
-  untrusted <- newIORef False
-  address <- addressOf name
-  let sent = maybe (Just (B8.pack name)) (const Nothing) address
+  distrust <- newIORef []
+  identity <- identityOf name
+  let sent = case identity of
+        Named host -> Just (B8.pack host)
+        Addressed _ -> Nothing
       check store cache service chain = do
         writeIORef shown (Just chain)
-        reasons <- maybe (onServerCertificate (def :: ClientHooks)) checkAddress address store cache service chain
-        reasons <$ writeIORef untrusted (not (null reasons))
+        reasons <- validateChain (ServerOf identity) store cache service chain
+        reasons <$ writeIORef distrust reasons
       learned = Learned (pure sent) (const (readIORef shown)) (pure False)
-  handshakeOver ClientSide deadline (clientParams shared own address check) learned below `catch` \e -> do
-    distrust <- readIORef untrusted
-    ioError (if distrust then ioeSetErrorType e permissionErrorType else e)
+  handshakeOver ClientSide deadline (clientParams shared own sent check) learned below `catch` \e -> do
+    reasons <- readIORef distrust
+    let explained = maybe e (ioeSetErrorString e) (rejectedBecause reasons)
+    ioError (if null reasons then e else ioeSetErrorType explained permissionErrorType)
   where
-    clientParams shared own address check =
-      (defaultParamsClient name B.empty)
-        { clientUseServerNameIndication = isNothing address,
+    clientParams shared own sent check =
+      (defaultParamsClient (withoutDot name) B.empty)
+        { clientUseServerNameIndication = isJust sent,
           clientShared = shared,
           clientSupported = supported,
           clientHooks =

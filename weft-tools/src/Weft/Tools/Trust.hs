@@ -13,7 +13,7 @@ module Weft.Tools.Trust
 where
 
 import Control.Exception (try)
-import Data.List (isInfixOf)
+import Data.List (isInfixOf, isPrefixOf)
 import Data.Text (Text)
 import qualified Data.Text as T
 import GHC.IO.Exception (IOException (..))
@@ -40,12 +40,13 @@ trustFor target trust
 trustAdvice :: String
 trustAdvice = " (--ca FILE trusts the authorities in it, --insecure accepts any certificate)"
 
--- | The words in an error of the TLS library, which is shown as Haskell writes it, on one line.
+-- | The words in an error of "Weft.Tls". Most are errors of the TLS library, shown as Haskell writes them, on one line.
 tlsReason :: String -> Text
 tlsReason shown
   | "Error_Packet_Parsing" `isInfixOf` shown = "no TLS is spoken there"
+  | "certificate" `isPrefixOf` shown = T.pack shown
   | otherwise = case reads (dropWhile (/= '"') shown) of
     (reason, _) : _ -> plain reason
     [] -> "TLS: " <> plain shown
   where
-    plain = T.replace "LeafNotV3" "it is not of X.509 version 3" . T.unwords . T.words . T.pack . filter (`notElem` ("[]()\"" :: String))
+    plain = T.unwords . T.words . T.pack . filter (`notElem` ("[]()\"" :: String))
