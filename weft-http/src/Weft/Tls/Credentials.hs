@@ -12,14 +12,14 @@ where
 import Control.Concurrent (forkIO, killThread)
 import Control.Concurrent.Chan
 import Control.Exception
-import Control.Monad (filterM, unless, void, zipWithM)
+import Control.Monad (filterM, void, when, zipWithM)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as B8
-import Data.Char (toLower)
+import Data.Char (isSpace, toLower)
 import Data.Default.Class (def)
 import Data.IORef
-import Data.Maybe (listToMaybe)
+import Data.Maybe (fromMaybe, listToMaybe)
 import Data.X509
 import Data.X509.CertificateStore (CertificateStore, makeCertificateStore)
 import Data.X509.Memory (readKeyFileFromMemory, readSignedObjectFromMemory)
@@ -28,9 +28,15 @@ import Weft.Blocking (blocking)
 import Weft.Duration (seconds)
 import Weft.Timer (within)
 import Weft.Tls.Ciphers (supported)
+import Weft.Tls.ServerName
 
 -- | Where to find a certificate and its key, both in PEM. The certificate comes first; the rest of its chain, up to a
--- known authority, follows it.
+-- known authority, follows it. The key has no password. If the certificate has a key usage, it must allow digital
+-- signatures (RFC 8446, 4.4.2.2).
+--
+-- Keys of RSA with 2048 bits or more, ECDSA with the curve P-256, Ed25519 and Ed448 work. Whether other kinds of keys
+-- work depends on the version of the @tls@ package; each is tried when it is loaded. Version 1.5 cannot use the curves
+-- P-384 and P-521.
 data CertificateSource
   = -- | The files of the certificate and of the key. A reload reads them again.
     CertificateFiles FilePath FilePath
@@ -47,21 +53,9 @@ loadCredential source = do
   certificates <- case certificateBlocks chain of
     [] -> wrong chainName " holds no certificate in PEM"
     blocks -> zipWithM (decoded chainName) [1 ..] blocks
-  unless (B8.pack "PRIVATE KEY-----" `B.isInfixOf` keys) (wrong keyName " holds no private key without a password in PEM")
-  found <- try (evaluate (listToMaybe (readKeyFileFromMemory keys)))
-  key <- case found of
-    Left e -> wrong keyName (" cannot be understood: " <> takeWhile (/= '\n') (displayException (e :: SomeException)))
-    Right Nothing -> wrong keyName " cannot be understood"
-    Right (Just key) -> pure key
-  let credential = (CertificateChain certificates, key)
-  proved <- provesItself credential
-  unless proved $ do
-    -- RFC 8446, 4.4.2: the sender's certificate comes first.
-    others <- filterM (\(_, other) -> provesItself (CertificateChain [other], key)) (drop 1 (zip [1 :: Int ..] certificates))
-    wrong keyName $ case others of
-      [] -> " is not the key of the certificate in " <> chainName
-      (n, _) : _ -> " is the key of certificate " <> show n <> " in " <> chainName <> "; the certificate of the key must be the first"
-  pure credential
+  key <- keyIn keyName keys
+  checkPair chainName certificates keyName key
+  pure (CertificateChain certificates, key)
   where
     readFile' path = blocking (B.readFile path)
     decoded :: String -> Int -> ByteString -> IO SignedCertificate
@@ -69,15 +63,61 @@ loadCredential source = do
       [certificate] -> pure certificate
       _ -> wrong ("certificate " <> show n <> " in " <> name) " cannot be understood"
 
+-- | The first private key in a text.
+keyIn :: String -> ByteString -> IO PrivKey
+keyIn name text = do
+  when (all locked (filter ((B8.pack "PRIVATE KEY-----" `B.isSuffixOf`) . firstLine) (pemBlocks text))) $
+    wrong name " holds no private key without a password in PEM"
+  found <- try (evaluate (listToMaybe (readKeyFileFromMemory text)))
+  case found of
+    Left e -> wrong name (" cannot be understood: " <> takeWhile (/= '\n') (displayException (e :: SomeException)))
+    Right Nothing -> wrong name " cannot be understood"
+    Right (Just key) -> pure key
+
+-- | Check that a server with these certificates and this key works. Otherwise find out why, and throw that.
+checkPair :: String -> [SignedCertificate] -> String -> PrivKey -> IO ()
+checkPair chainName certificates keyName key = do
+  trial <- proveItself (CertificateChain certificates, key)
+  case trial of
+    Proved | signs -> pure ()
+    NotUsed
+      | Just kind <- kindOf . certPubKey <$> leaf,
+        Just kind == kindOfPrivate key ->
+        wrong keyName (" is a key that the tls library cannot use, of the kind " <> kind <> "; RSA with 2048 bits or more, ECDSA with P-256, Ed25519 and Ed448 work with all versions of it")
+    _ -> do
+      -- RFC 8446, 4.4.2: the sender's certificate comes first.
+      others <- filterM (\(_, other) -> (== Proved) <$> proveItself (CertificateChain [other], key)) (drop 1 (zip [1 :: Int ..] certificates))
+      case others of
+        (n, _) : _ -> wrong keyName (" is the key of certificate " <> show n <> " in " <> chainName <> "; the certificate of the key must be the first")
+        [] | signs -> wrong keyName (" is not the key of the certificate in " <> chainName)
+        [] -> wrong ("certificate 1 in " <> chainName) " is for a key that may not sign (key usage), as TLS requires"
+  where
+    leaf = fmap getCertificate (listToMaybe certificates)
+    -- RFC 8446, 4.4.2.2; with TLS 1.2, the accepted cipher suites need signatures too.
+    signs = case leaf >>= extensionGet . certExtensions of
+      Just (ExtKeyUsage flags) -> KeyUsage_digitalSignature `elem` flags
+      Nothing -> True
+
 -- | The certificates in a text in PEM, in their order. They are decoded one by one: given several, version 1.6 of the
 -- library returns them from the last to the first.
 certificateBlocks :: ByteString -> [ByteString]
-certificateBlocks = filter ((B8.pack "CERTIFICATE-----" `B.isInfixOf`) . B8.takeWhile (/= '\n')) . blocks
+certificateBlocks = filter ((B8.pack "CERTIFICATE-----" `B.isSuffixOf`) . firstLine) . pemBlocks
+
+-- | The parts of a text that begin where a block in PEM begins.
+pemBlocks :: ByteString -> [ByteString]
+pemBlocks text = case B.stripPrefix begin (snd (B.breakSubstring begin text)) of
+  Nothing -> []
+  Just found -> let (block, rest) = B.breakSubstring begin found in (begin <> block) : pemBlocks rest
   where
     begin = B8.pack "-----BEGIN "
-    blocks text = case B.stripPrefix begin (snd (B.breakSubstring begin text)) of
-      Nothing -> []
-      Just found -> let (block, rest) = B.breakSubstring begin found in (begin <> block) : blocks rest
+
+-- | The first line of a block.
+firstLine :: ByteString -> ByteString
+firstLine = fst . B8.spanEnd isSpace . B8.takeWhile (/= '\n')
+
+-- | Whether a private key is protected by a password: in the form of PKCS#8 (RFC 5958), or in the older one of RFC 1421.
+locked :: ByteString -> Bool
+locked block = any ((`B.isInfixOf` block) . B8.pack) ["-----BEGIN ENCRYPTED ", "Proc-Type: 4,ENCRYPTED"]
 
 wrong :: String -> String -> IO a
 wrong name what = ioError (userError (name <> what))
@@ -96,46 +136,70 @@ authoritiesIn name text = case readSignedObjectFromMemory text of
   certificates -> pure (certificates, makeCertificateStore certificates)
 
 -- | The credential for the name that a client asked for: the first one whose certificate has that name, exactly or by a
--- wildcard for the leftmost label (RFC 6125, 6.4.3), or else the first of the list.
+-- wildcard for the leftmost label (RFC 9525, 6.3), or else the first of the list.
 credentialFor :: [Credential] -> Maybe String -> Maybe Credential
 credentialFor credentials asked = case asked of
-  Just name | found : _ <- filter (any (`matches` map toLower name) . namesOf) credentials -> Just found
+  Just name | found : _ <- filter (any (`matches` map toLower (withoutDot name)) . servedBy) credentials -> Just found
   _ -> listToMaybe credentials
 
-matches :: String -> String -> Bool
-matches ('*' : '.' : suffix) name = case break (== '.') name of
-  (label, '.' : rest) -> not (null label) && rest == suffix
-  _ -> False
-matches exact name = exact == name
-
--- | The names in a certificate, in lower case: the alternative names or, if there are none, the common name.
-namesOf :: Credential -> [String]
-namesOf (CertificateChain chain, _) = map (map toLower) $ case chain of
+-- | The names in a certificate, in lower case: the alternative names or, if there are none, the common name, which old
+-- clients compare.
+servedBy :: Credential -> [String]
+servedBy (CertificateChain chain, _) = case map getCertificate chain of
   [] -> []
-  leaf : _ -> case extensionGet (certExtensions certificate) of
-    Just (ExtSubjectAltName names) -> [name | AltNameDNS name <- names]
-    Nothing -> [name | Just (ASN1CharacterString _ text) <- [getDnElement DnCommonName (certSubjectDN certificate)], let name = B8.unpack text]
-    where
-      certificate = getCertificate leaf
+  certificate : _ -> case namesOf certificate of
+    Just names -> either (const []) namesDns names
+    Nothing -> [map toLower (B8.unpack text) | Just (ASN1CharacterString _ text) <- [getDnElement DnCommonName (certSubjectDN certificate)]]
 
--- | Whether a server with this credential works, found out by a handshake with itself.
-provesItself :: Credential -> IO Bool
-provesItself credential = do
+-- | The kind of a key, with its curve, for messages and comparison.
+kindOf :: PubKey -> String
+kindOf key = case key of
+  PubKeyEC (PubKeyEC_Named curve _) -> onCurve (show curve)
+  PubKeyEC _ -> "ECDSA with a curve that has no name"
+  other -> drop (length "PubKey") (takeWhile (/= ' ') (show other))
+
+-- | Of a private key; 'Nothing' for a curve without a name.
+kindOfPrivate :: PrivKey -> Maybe String
+kindOfPrivate key = case key of
+  PrivKeyEC (PrivKeyEC_Named curve _) -> Just (onCurve (show curve))
+  PrivKeyEC _ -> Nothing
+  other -> Just (drop (length "PrivKey") (takeWhile (/= ' ') (show other)))
+
+-- | From the library's name of the curve, which is that of SEC 2 (@SEC_p384r1@).
+onCurve :: String -> String
+onCurve name = "ECDSA with " <> fromMaybe name (lookup name [("SEC_p256r1", "P-256"), ("SEC_p384r1", "P-384"), ("SEC_p521r1", "P-521")])
+
+-- | The outcome of a handshake of a server with itself.
+data Trial
+  = Proved
+  | -- | The server did not send the certificate: the library cannot sign with such a key.
+    NotUsed
+  | -- | The signature was wrong, or the client refused the certificate.
+    Failed
+  deriving (Eq)
+
+-- | Find out whether a server with this credential works, by a handshake with itself.
+proveItself :: Credential -> IO Trial
+proveItself credential = do
   there <- newChan
   back <- newChan
+  sent <- newIORef False
   server <- end there back >>= \backend -> contextNew backend serverSide
-  client <- end back there >>= \backend -> contextNew backend clientSide
-  bracket (forkIO (void (succeeds (handshake server)))) killThread $ \_ ->
-    (== Just True) <$> within (seconds 10) (succeeds (handshake client))
+  client <- end back there >>= \backend -> contextNew backend (clientSide sent)
+  bracket (forkIO (void (succeeds (handshake server)))) killThread $ \_ -> do
+    outcome <- within (seconds 10) (succeeds (handshake client))
+    used <- readIORef sent
+    -- No outcome: the server failed without an alert, as when it signs.
+    pure (if outcome == Just True then Proved else if outcome == Just False && not used then NotUsed else Failed)
   where
     end from to = do
       left <- newIORef B.empty
       pure (Backend (pure ()) (pure ()) (writeChan to) (exactly (readChan from) left))
     serverSide = def {serverShared = def {sharedCredentials = Credentials [credential]}, serverSupported = supported}
-    clientSide =
+    clientSide sent =
       (defaultParamsClient "localhost" B.empty)
         { clientSupported = supported,
-          clientShared = def {sharedValidationCache = ValidationCache (\_ _ _ -> pure ValidationCachePass) (\_ _ _ -> pure ())}
+          clientHooks = def {onServerCertificate = \_ _ _ _ -> [] <$ writeIORef sent True}
         }
     exactly receive left n = do
       have <- readIORef left

@@ -72,7 +72,38 @@ tests = withFiles $ \made -> withResource (made >>= \files -> files <$ makeChain
           | (name, source, message) <-
               [ ("the leaf is last", "reversed", \chain key -> key <> " is the key of certificate 2 in " <> chain <> "; the certificate of the key must be the first"),
                 ("a key of no certificate", "strange", \chain key -> key <> " is not the key of the certificate in " <> chain),
+                ("a key with a password", "locked", \_ key -> key <> " holds no private key without a password"),
+                ("a key with a password, in the older form", "locked-before", \_ key -> key <> " holds no private key without a password"),
+                ("a key that may not sign", "no-signature", \chain _ -> "certificate 1 in " <> chain <> " is for a key that may not sign (key usage)"),
+                ("a key of another kind", "another-kind", \chain key -> key <> " is not the key of the certificate in " <> chain),
+                ("a key on another curve", "another-curve", \chain key -> key <> " is not the key of the certificate in " <> chain),
                 ("a certificate that is damaged", "damaged", \chain _ -> "certificate 2 in " <> chain <> " cannot be understood")
+              ]
+        ],
+      -- Versions of the library differ in which they know.
+      testGroup
+        "each kind of key works, or the error says that the library cannot use it"
+        [ testCase what $ do
+            files <- get
+            shell' (folderOf files) ("openssl req -x509 -nodes -days 30 -subj /CN=leaf.test -addext subjectAltName=DNS:leaf.test " <> options <> " -keyout kind.key -out kind.pem 2>&1")
+            loaded <- try (newTlsServer (settingsFor files ["kind"]))
+            let key = folderOf files </> "kind.key"
+            case loaded of
+              Left e -> do
+                assertBool "always supported" (not always)
+                assertBool (show e) ((key <> " is a key that the tls library cannot use, of the kind " <> takeWhile (/= ';') what) `isInfixOf` show (e :: IOException))
+              Right _ -> do
+                r <- connectTo (settingsFor files ["kind"]) (clientFor files) {tlsTrust = TrustAuthorities (folderOf files </> "kind.pem")} "leaf.test"
+                either (assertFailure . show) (const (pure ())) r
+          | (what, options, always) <-
+              [ ("RSA", "-newkey rsa:3072", True),
+                ("RSA; of 512 bits", "-newkey rsa:512 -sha256", False),
+                ("ECDSA with P-256", onCurve <> "P-256", True),
+                ("ECDSA with P-384", onCurve <> "P-384", False),
+                ("ECDSA with P-521", onCurve <> "P-521", False),
+                ("ECDSA with SEC_p256k1", onCurve <> "secp256k1", False),
+                ("Ed25519", "-newkey ed25519", True),
+                ("Ed448", "-newkey ed448", True)
               ]
         ],
       testCase "a reload" $ do
@@ -95,6 +126,9 @@ tests = withFiles $ \made -> withResource (made >>= \files -> files <$ makeChain
         map (("must be the first" `isInfixOf`) . show) failed @?= [True]
         shown >>= (@?= sent)
     ]
+
+onCurve :: String
+onCurve = "-newkey ec -pkeyopt ec_paramgen_curve:"
 
 -- | The error with which a certificate is refused.
 refused :: CertificateSource -> IO String
@@ -121,3 +155,13 @@ makeChain folder = do
   chain "reversed" [middle, leaf] key
   chain "strange" [leaf, middle] other
   chain "damaged" [leaf, B8.pack "-----BEGIN CERTIFICATE-----\nTWlkZGxl\n-----END CERTIFICATE-----\n"] key
+  issue folder "ca" "CA:FALSE" "no-signature" "leaf.test" "keyUsage=critical,keyEncipherment" "-days 30"
+  locked <- mapM protected ["pkcs8 -topk8 -passout pass:x -in leaf.key", "rsa -traditional -aes256 -passout pass:x -in leaf.key"]
+  zipWithM_ (\name -> chain name [leaf, middle]) ["locked", "locked-before"] locked
+  forM_ [("p256", "P-256"), ("p384", "P-384")] $ \(name, curve) ->
+    shell' folder ("openssl req -x509 -nodes -days 30 -subj /CN=leaf.test " <> onCurve <> curve <> " -keyout " <> name <> ".key -out " <> name <> ".pem")
+  [p256, p384] <- mapM (B.readFile . (folder </>)) ["p256.pem", "p384.key"]
+  chain "another-kind" [p256] key
+  chain "another-curve" [p256] p384
+  where
+    protected command = shell' folder ("openssl " <> command <> " -out protected.key") >> B.readFile (folder </> "protected.key")
