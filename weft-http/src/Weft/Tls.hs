@@ -23,14 +23,15 @@
 -- * An unknown extension that is critical is a fault (RFC 5280, 4.2). Known are key usage, extended key usage, basic
 --   constraints, alternative names, and certificate policies, of which all are accepted.
 -- * Name constraints are not supported: those that are critical are a fault (4.2.1.10), others are ignored.
--- * If there is an extended key usage, it must name servers' or clients' certificates respectively (4.2.1.12); for an
---   authority, any use will do too. If the peer has a key usage, it must allow digital signatures (RFC 8446, 4.4.2.2).
+-- * If there is an extended key usage, it must name servers' or clients' certificates respectively (4.2.1.12);
+--   @anyExtendedKeyUsage@ will do for an authority only. If the peer has a key usage, it must allow digital signatures
+--   (RFC 8446, 4.4.2.2).
 --
 -- A server's certificate must have the name or the address that the client asks for among its alternative names; a
 -- wildcard stands for the leftmost label (RFC 9525, 6.3). Its common name does not count (RFC 9110, 4.3.4). Clients'
 -- names are not compared with anything: 'peerCertificates' has them.
 --
--- Extensions of a trusted authority itself do not matter (RFC 5280, 6.1.1), also if it sends its certificate.
+-- Extensions of the trusted authority's own certificate do not matter (RFC 5280, 6.1.1), also if the peer sends it.
 --
 -- @since 0.1.0
 module Weft.Tls
@@ -284,10 +285,10 @@ defaultTlsClientSettings =
 
 -- | Perform the handshake with the named server over a connection, and check that its certificate is for that name.
 -- An IP address, of either version, has to be among the certificate's addresses (RFC 5280, 4.2.1.6), and is not sent to
--- the server as a name (RFC 6066, 3). A dot at the end of a name is neither sent nor compared. Throws like 'tlsAccept'; if
--- the certificate is not accepted, the error satisfies 'System.IO.Error.isPermissionError'. Each connection has a full
--- handshake, so that 'securityPeerCertificates' is the server's chain; with 'TrustAnything' it has not been verified. The
--- authorities are loaded each time, unless they are 'TrustLoaded'.
+-- the server as a name (RFC 6066, 3). A dot at the end of a name is neither sent nor compared. Throws like 'tlsAccept';
+-- if the certificate is not accepted, the error satisfies 'System.IO.Error.isPermissionError'. Each connection has a
+-- full handshake, so that 'securityPeerCertificates' is the server's chain; with 'TrustAnything' it has not been
+-- verified. The authorities are loaded each time, unless they are 'TrustLoaded'.
 tlsConnect :: TlsClientSettings -> String -> Connection -> IO Connection
 tlsConnect settings name below = (`onException` connAbort below) $ do
   trust <- loadTrust (tlsTrust settings)

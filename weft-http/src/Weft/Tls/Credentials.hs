@@ -35,8 +35,8 @@ import Weft.Tls.ServerName
 -- signatures (RFC 8446, 4.4.2.2).
 --
 -- Keys of RSA with 2048 bits or more, ECDSA with the curve P-256, Ed25519 and Ed448 work. Whether other kinds of keys
--- work depends on the version of the @tls@ package; each is tried when it is loaded. Version 1.5 cannot use the curves
--- P-384 and P-521.
+-- work depends on the version of the @tls@ package; each is tried when it is loaded. Versions 1.5 to 2.1 cannot use the
+-- curves P-384 and P-521.
 data CertificateSource
   = -- | The files of the certificate and of the key. A reload reads them again.
     CertificateFiles FilePath FilePath
@@ -115,7 +115,7 @@ pemBlocks text = case B.stripPrefix begin (snd (B.breakSubstring begin text)) of
 firstLine :: ByteString -> ByteString
 firstLine = fst . B8.spanEnd isSpace . B8.takeWhile (/= '\n')
 
--- | Whether a private key is protected by a password: in the form of PKCS#8 (RFC 5958), or in the older one of RFC 1421.
+-- | Whether a private key is protected by a password, in the form of PKCS#8 (RFC 5958) or in that of RFC 1421.
 locked :: ByteString -> Bool
 locked block = any ((`B.isInfixOf` block) . B8.pack) ["-----BEGIN ENCRYPTED ", "Proc-Type: 4,ENCRYPTED"]
 

@@ -210,8 +210,8 @@ receiveClear s deadline n
       end <- streamEnd (sessionIncoming s)
       if not (B.null bytes) then give bytes else if end == NotShort then ended else truncated end
     ended = B.empty <$ writeIORef (sessionEnded s) True
-    -- The peer closed without a close_notify alert. For a server that is common and harmless, since a request says where
-    -- it ends. A client must not mistake a truncated message for a complete one.
+    -- The peer closed without a close_notify alert. For a server that is common and harmless, since a request says
+    -- where it ends. A client must not mistake a truncated message for a complete one.
     truncated end
       | end == InRecord = ioError (protocolError "the peer ended the connection in the middle of a record")
       | sessionSide s == ServerSide = ended
