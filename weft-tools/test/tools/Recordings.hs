@@ -6,7 +6,7 @@ import Control.Monad
 import qualified Data.ByteString.Char8 as B
 import Data.List (isInfixOf)
 import Program
-import System.Directory (doesFileExist)
+import System.Directory (doesFileExist, removeFile)
 import System.Exit (ExitCode (..))
 import System.FilePath (takeDirectory, (</>))
 import System.IO (IOMode (WriteMode), hGetContents, hGetLine, hSetFileSize, withFile)
@@ -52,6 +52,26 @@ tests program folder =
           code @?= ExitFailure 2
           contains out (if refused then "-olelse.eventlog among the program's arguments would send the log to another file" else "wrote no event log")
           doesFileExist (folder </> "was-run") >>= (@?= not refused),
+      testCase "what follows PROGRAM is for the program, options of the run-time system too, with and without --" $ do
+        let script = folder </> "arguments.sh"
+            file = folder </> "arguments.eventlog"
+            given = ["-o", "x", "+RTS", "-N4", "--no-such-option", "-RTS", "--help", "--", "--RTS"]
+        writeFile script ("#!/bin/sh\nprintf '%s\\n' \"$@\" > " <> folder <> "/arguments\n")
+        callProcess "chmod" ["+x", script]
+        forM_ [[], ["--"]] $ \separator -> do
+          (code, out) <- outcome program [] (["trace", "-o", file] <> separator <> [script] <> given)
+          code @?= ExitFailure 2
+          contains out "wrote no event log"
+          received <- lines <$> readFile (folder </> "arguments")
+          received @?= ["+RTS", "-l-asgu", "-ol" <> file <> ".new", "-RTS"] <> given
+          removeFile (folder </> "arguments")
+        -- Before the program, nothing is for the run-time system, and view has no program.
+        (code, out) <- outcome program [] ["trace", "-o", file, script, "+RTS", "-olelse.eventlog"]
+        code @?= ExitFailure 2
+        contains out "-olelse.eventlog among the program's arguments"
+        (viewed, why) <- outcome program [] ["trace", "view", file, "+RTS", "-N1", "-RTS"]
+        viewed @?= ExitFailure 1
+        contains why "there is no such file",
       testCase "SIGTERM ends the program, which writes its log; the page does not overwrite the recording" $ do
         let file = folder </> "terminated.html"
         (code, said) <- recordingPong file $ \p -> getPid (process p) >>= mapM_ (signalProcess sigTERM)

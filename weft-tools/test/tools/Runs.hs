@@ -37,6 +37,10 @@ tests program folder =
         (code, out) <- outcome program [] ["bench", "run", "--rounds", "1", "--", clock, "+RTS", "--no-such-option"]
         code @?= ExitFailure 1
         contains out "ended with status",
+      testCase "without --, what follows PROGRAM is for the program, options of the run-time system too" . relinked "clock" $ \clock -> do
+        (code, out) <- outcome program [] ["bench", "run", "--rounds", "1", clock, "+RTS", "--no-such-option"]
+        code @?= ExitFailure 1
+        mapM_ (contains out) ["+RTS --no-such-option, on Weft and with WEFT_DISABLE", "ended with status"],
       testCase "an argument that is no ASCII, in the locale C" . relinked "redis" $ \redis ->
         -- The bytes of an e with an accent. It is no port, so that the program fails at once.
         weft program [("LC_ALL", "C")] ["bench", "run", "--rounds", "1", "--", redis, "\xDCC3\xDCA9"] $ \p -> do

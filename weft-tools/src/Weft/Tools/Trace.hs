@@ -57,8 +57,8 @@ traceCommand =
       )
   where
     output = strOption (long "output" <> short 'o' <> metavar "FILE" <> value "weft.eventlog" <> showDefault <> help "The recording")
-    program = strArgument (metavar "PROGRAM")
-    arguments = many (strArgument (metavar "ARGS..."))
+    program = strArgument (metavar "PROGRAM" <> help "A Haskell program; what follows it is for the program, with or without -- in front of it")
+    arguments = many (strArgument (metavar "ARGS..." <> help "Its arguments, +RTS options too"))
 
 viewCommand :: Mod CommandFields (IO ())
 viewCommand =

@@ -74,7 +74,7 @@ runCommand =
         <*> option (noMoreThan longestTime positive) (long "timeout" <> metavar "SECONDS" <> value 300 <> showDefault <> help "Time limit of a run")
         <*> optional (strOption (long "json" <> metavar "FILE" <> help "Write the result as JSON"))
         <*> strArgument (metavar "PROGRAM" <> help "A program that was linked with weft-relink and -threaded")
-        <*> many (strArgument (metavar "ARGS..." <> help "Its arguments"))
+        <*> many (strArgument (metavar "ARGS..." <> help "Its arguments, +RTS options too"))
 
 measureProgram :: Arguments -> IO ()
 measureProgram arguments = do
