@@ -214,8 +214,9 @@ timelines =
       testCase "a file that is not an event log is refused" $ readLog "/etc/passwd" >>= either (const (pure ())) (const (assertFailure "read"))
     ]
 
--- | In a browser, on a desktop and on a telephone: the rows are drawn, buttons, keys and the wheel zoom, dragging moves, and
--- pointing at a span says what it is.
+-- | In a browser, on a desktop and on a telephone: the rows are drawn, buttons, keys and Ctrl with the wheel zoom, dragging
+-- and the sideways wheel move, the wheel and a finger that moves up or down scroll the page, and pointing at a span says
+-- what it is.
 browsed :: TestTree
 browsed = testCase "a browser draws the page, zooms, moves, and says what a span is" . forM_ [1280, 390] $ \width -> do
   -- The dispatcher runs in the second tenth of a millisecond; the other capability collects in the last half.
@@ -232,7 +233,7 @@ browsed = testCase "a browser draws the page, zooms, moves, and says what a span
           ]
   seen <- inBrowser width (T.unpack (timelinePage "a log" timeline)) (concat script)
   map (map (\c -> if c == '_' then ' ' else c)) seen
-    @?= ["true", "a log", "0,114,178", "230,159,0", "0 ns to 1.000 ms", "0 ns to 500.0 \181s", "0 ns to 1.000 ms", "narrower", "moved", "dispatching: weft dispatcher 0, 100.0 \181s from 100.0 \181s", "collecting garbage, 500.0 \181s from 500.0 \181s"]
+    @?= ["true", "a log", "0,114,178", "230,159,0", "0 ns to 1.000 ms", "0 ns to 500.0 \181s", "0 ns to 1.000 ms", "the same", "false", "narrower", "true", "sideways", "true", "moved", "dragged", "let go", "pan-y pinch-zoom", "dispatching: weft dispatcher 0, 100.0 \181s from 100.0 \181s", "collecting garbage, 500.0 \181s from 500.0 \181s"]
   where
     script =
       [ "const c = d.getElementById('c'), g = c.getContext('2d'), r = w.devicePixelRatio, box = c.getBoundingClientRect();",
@@ -244,8 +245,17 @@ browsed = testCase "a browser draws the page, zooms, moves, and says what a span
         "said.push(pixel(0.15, 40), pixel(0.75, 22 + 58 + 12), where());",
         "press('in'); press('left'); press('left'); said.push(where());",
         "press('all'); said.push(where());",
-        "c.dispatchEvent(new w.WheelEvent('wheel', {...at(0.5, 40), deltaY: -1})); said.push(where() === '0 ns to 1.000 ms' ? 'the same' : 'narrower');",
-        "const before = where(); w.dispatchEvent(new w.KeyboardEvent('keydown', {key: 'ArrowRight'})); said.push(where() === before ? 'the same' : 'moved');",
+        -- The page scrolls by what the canvas does not take.
+        "const taken = how => !c.dispatchEvent(new w.WheelEvent('wheel', {...at(0.5, 40), ...how}));",
+        "const changed = (name, act) => { const before = where(); act(); said.push(where() === before ? 'the same' : name) };",
+        "let took; changed('narrower', () => took = taken({deltaY: -120})); said.push(took);",
+        "changed('narrower', () => took = taken({deltaY: -120, ctrlKey: true})); said.push(took);",
+        "changed('sideways', () => took = taken({deltaX: 20, deltaY: 1})); said.push(took);",
+        "changed('moved', () => w.dispatchEvent(new w.KeyboardEvent('keydown', {key: 'ArrowRight'})));",
+        "c.setPointerCapture = () => {}; press('all'); press('in');",
+        "changed('dragged', () => { c.dispatchEvent(new w.PointerEvent('pointerdown', at(0.5, 40))); c.dispatchEvent(new w.PointerEvent('pointermove', at(0.4, 40))) });",
+        "const kept = where(); c.dispatchEvent(new w.PointerEvent('pointercancel', at(0.4, 40))); c.dispatchEvent(new w.PointerEvent('pointermove', at(0.2, 40))); said.push(where() === kept ? 'let go' : 'held');",
+        "said.push(w.getComputedStyle(c).touchAction);",
         "press('all'); c.dispatchEvent(new w.PointerEvent('pointermove', at(0.15, 40))); said.push(tip());",
         "c.dispatchEvent(new w.PointerEvent('pointermove', at(0.75, 22 + 58 + 12))); said.push(tip());",
         "return said.map(s => String(s).replace(/ /g, '_')).join(' ')"

@@ -3,8 +3,9 @@
 -- |
 -- Description : A timeline as one page
 --
--- Pure: a self-contained HTML page with the rows on a canvas (zoomed by wheel, keys or buttons, moved by dragging),
--- wake-ups as arrows, the counts of markers, and a histogram of wake-up latencies. Activities differ by height and
+-- Pure: a self-contained HTML page with the rows on a canvas (zoomed by Ctrl and the wheel, keys or buttons,
+-- moved by dragging or a wheel that goes sideways; what goes up or down, wheel or finger, scrolls the page), wake-ups as
+-- arrows, the counts of markers, and a histogram of wake-up latencies. Activities differ by height and
 -- position as well as by colour.
 module Weft.Tools.Trace.Page
   ( timelinePage,
@@ -31,7 +32,7 @@ timelinePage title timeline =
       "<h1>" <> escape title <> "</h1><p>" <> summary <> "</p>",
       "<p>A row is a capability: the right of GHC's run-time system to run Haskell code on one core. High bars are threads that run, Weft's dispatcher (or the threads of GHC's manager) and collections of garbage, which stop all rows. The low grey bar is the time for which the manager sleeps in the kernel, as nothing is to be done.</p>",
       "<div class=\"bar\"><button data-do=\"in\">+ zoom in</button><button data-do=\"out\">\8722 zoom out</button><button data-do=\"left\">\8592 left</button><button data-do=\"right\">right \8594</button><button data-do=\"all\">all</button> <span id=\"where\"></span></div>",
-      "<canvas id=\"c\" tabindex=\"0\" aria-label=\"What each capability did over time\"></canvas><p id=\"tip\">Wheel or + and - to zoom, drag or arrow keys to move, point at a span to see what it is.</p>",
+      "<canvas id=\"c\" tabindex=\"0\" aria-label=\"What each capability did over time\"></canvas><p id=\"tip\">Ctrl and the wheel, or + and - to zoom; drag or arrow keys to move; point at a span to see what it is.</p>",
       "<ul class=\"legend\">" <> T.concat ["<li><i style=\"background:" <> colour a <> "\"></i>" <> activityName a <> "</li>" | a <- [minBound ..]] <> "<li>\8600 a thread is woken on another capability</li><li><i style=\"background:" <> filesColour <> "\"></i>requests to files in the ring: the higher the more</li></ul>",
       clipped,
       "<h2>Where the time went</h2><div class=\"wide\"><table><tr><th>capability</th>" <> T.concat ["<th>" <> activityName a <> "</th>" | a <- [minBound ..]] <> "</tr>" <> T.concat (map shares (M.keys (timelineRows timeline))) <> "</table></div>",
@@ -113,12 +114,13 @@ style :: Text
 style =
   ":root{color-scheme:light dark;--ink:#222;--paper:#fff;--line:#d9d9d9}@media(prefers-color-scheme:dark){:root{--ink:#e8e8e8;--paper:#161616;--line:#444}}\
   \*{box-sizing:border-box}body{margin:0 auto;padding:12px;max-width:1400px;font:15px/1.45 system-ui,Helvetica,Arial,sans-serif;color:var(--ink);background:var(--paper);overflow-wrap:anywhere}\
-  \h1{font-size:1.3rem;margin:.2em 0}h2{font-size:1.1rem;margin:1.2em 0 .3em}p{margin:.4em 0}canvas{width:100%;display:block;border:1px solid var(--line);touch-action:none;cursor:grab}\
+  \h1{font-size:1.3rem;margin:.2em 0}h2{font-size:1.1rem;margin:1.2em 0 .3em}p{margin:.4em 0}canvas{width:100%;display:block;border:1px solid var(--line);touch-action:pan-y pinch-zoom;cursor:grab}\
   \button{font:inherit;padding:6px 10px;margin:2px}.legend{list-style:none;padding:0;display:flex;flex-wrap:wrap;gap:4px 18px}.legend i{display:inline-block;width:14px;height:14px;margin-right:6px;vertical-align:-2px}\
   \.wide{overflow-x:auto}table{border-collapse:collapse;font-size:.9rem}th,td{overflow-wrap:normal;text-align:left;padding:3px 12px 3px 0;border-bottom:1px solid var(--line)}.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}\
   \.hist{width:100%;max-width:640px}.hist .w{width:100%}.hist i{display:block;height:12px;background:#0072b2}"
 
--- | Draws what is in the window; adjacent spans narrower than a pixel are drawn as one.
+-- | Draws what is in the window; adjacent spans narrower than a pixel are drawn as one. A notch of a wheel zooms by 1.3;
+-- a touchpad reports two fingers as Ctrl with a wheel of small steps.
 script :: Text
 script =
   "const c=document.getElementById('c'),g=c.getContext('2d'),rowH=58,top0=22,left0=34;let a=0,b=Math.max(1,D.end);\
@@ -137,8 +139,8 @@ script =
   \function zoom(f,t){const w=Math.min(D.end,Math.max(100,(b-a)*f));const p=(t-a)/(b-a);a=t-p*w;b=a+w;fix()}\
   \function move(d){a+=d;b+=d;fix()}function fix(){const w=b-a;if(a<0){a=0;b=w}if(b>D.end){b=Math.max(1,D.end);a=Math.max(0,b-w)}draw()}\
   \const time=e=>a+(e.offsetX-left0)/(W()-left0)*(b-a);\
-  \c.addEventListener('wheel',e=>{e.preventDefault();zoom(e.deltaY>0?1.3:1/1.3,time(e))},{passive:false});\
-  \let drag=null;c.onpointerdown=e=>{drag=e.offsetX;c.setPointerCapture(e.pointerId)};c.onpointerup=()=>drag=null;\
+  \c.addEventListener('wheel',e=>{const zooms=e.ctrlKey||e.metaKey;if(zooms||Math.abs(e.deltaX)>Math.abs(e.deltaY)){e.preventDefault();if(zooms)zoom(Math.exp(Math.max(-26,Math.min(26,e.deltaMode?26*e.deltaY:e.deltaY))/100),time(e));else move(e.deltaX/(W()-left0)*(b-a))}},{passive:false});\
+  \let drag=null;c.onpointerdown=e=>{drag=e.offsetX;c.setPointerCapture(e.pointerId)};c.onpointerup=c.onpointercancel=()=>drag=null;\
   \c.onpointermove=e=>{if(drag!==null){move((drag-e.offsetX)/(W()-left0)*(b-a));drag=e.offsetX;return}const t=time(e),s=D.spans;let best='';for(let i=0;i<s.length;i+=5){if(s[i+1]<=t&&t<=s[i+2]){const[y,h]=box(s,i);if(e.offsetY>=y&&e.offsetY<=y+h)best=D.kinds[s[i+3]]+(D.names[s[i+4]]?': '+D.names[s[i+4]]:'')+', '+unit(s[i+2]-s[i+1])+' from '+unit(s[i+1])}}const f=D.files;for(let i=0;i<f.length;i+=4)if(rowOf.has(f[i])&&f[i+1]<=t&&t<=f[i+2]&&e.offsetY>=top0+rowH*rowOf.get(f[i])+42&&e.offsetY<top0+rowH*rowOf.get(f[i])+56)best=f[i+3]+' requests to files in the ring, for '+unit(f[i+2]-f[i+1]);if(best)document.getElementById('tip').textContent=best};\
   \const does={in:()=>zoom(1/2,(a+b)/2),out:()=>zoom(2,(a+b)/2),left:()=>move((a-b)/4),right:()=>move((b-a)/4),all:()=>{a=0;b=Math.max(1,D.end);draw()}};\
   \document.querySelectorAll('button').forEach(e=>e.onclick=does[e.dataset.do]);\
