@@ -38,7 +38,7 @@ tests program folder =
         readFile report >>= (@?= "earlier"),
       testCase "a recording that is cut off is no success, and the error says why" $
         -- In its head, as where the disk is full from the beginning, and behind it.
-        forM_ [("hdrb", "is no complete log: it ends before its first event, as if its program had been killed or the disk were full"), ("hdrbhetbhetehdredatb", "ended by itself: is the disk full?")] $ \(begins, why) -> do
+        forM_ [("hdrb", "is no complete log: it ends before its first event, as if its program had been killed, had replaced itself by another (execve), or the disk were full"), ("hdrbhetbhetehdredatb", "ended by itself. It has replaced itself by another program (execve), it has processes that write to the same file (fork), or the disk is full\n")] $ \(begins, why) -> do
           let file = folder </> "cut-off.eventlog"
               script = folder </> "cut-off.sh"
           writeFile script ("#!/bin/sh\nfor a; do case $a in -ol*) printf " <> begins <> " > \"${a#-ol}\";; esac; done\n")

@@ -119,7 +119,7 @@ record output program arguments = do
       case checked of
         Left why -> damaged code (recorded <> " is " <> why)
         Right (DamagedAt at) -> damaged code (recorded <> " is damaged from byte " <> T.pack (show at) <> " on. A program that forks cannot be recorded: its processes write to the same file")
-        Right CutOff | code == ExitSuccess -> damaged code (recorded <> " is not complete, although " <> T.pack program <> " ended by itself: is the disk full?")
+        Right CutOff | code == ExitSuccess -> damaged code (recorded <> " is not complete, although " <> T.pack program <> " ended by itself. It has replaced itself by another program (execve), it has processes that write to the same file (fork), or the disk is full")
         Right end -> do
           T.hPutStrLn stderr ("weft trace: " <> recorded <> " (weft trace view " <> recorded <> " shows it as a page)")
           when (end == CutOff) $

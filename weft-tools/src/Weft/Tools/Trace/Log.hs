@@ -88,7 +88,7 @@ foldLog combine initial file = do
   case header of
     Left e -> pure (Left (maybe (notOne "its head is damaged") (T.pack . show) (fromException e :: Maybe IOException)))
     Right (Left why)
-      | "not enough bytes" `isInfixOf` why -> pure (Left "no complete log: it ends before its first event, as if its program had been killed or the disk were full")
+      | "not enough bytes" `isInfixOf` why -> pure (Left "no complete log: it ends before its first event, as if its program had been killed, had replaced itself by another (execve), or the disk were full")
       | otherwise -> pure (Left (notOne (T.pack (takeWhile (/= '\n') why))))
     Right (Right (kinds, bytes)) -> Right <$> blocks (G.decodeEvents kinds) initial bytes
   where
