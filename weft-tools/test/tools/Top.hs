@@ -14,6 +14,7 @@ import Network.Socket.ByteString (recv, sendAll)
 import Program
 import System.Exit (ExitCode (..))
 import System.IO (Handle, hGetLine)
+import System.Posix.Files (readSymbolicLink)
 import System.Posix.Signals (sigKILL)
 import System.Process
 import System.Timeout (timeout)
@@ -53,6 +54,34 @@ tests program folder =
             callProcess "pkill" ["-" <> signal, "-P", filter isDigit line]
             rest <- B.unpack <$> B.hGetContents (output terminal)
             mapM_ (contains rest) ["\ESC[?25h\ESC[?1049l", ended]
+            assertBool rest (all (`elem` words rest) ["icanon", "echo"]),
+      testCase "SIGTSTP restores the terminal before top stops; continued, it shows its screen again, in the window's new size" $ do
+        forM_ ["script", "pkill", "pgrep", "stty"] needProgram
+        serving 0 $ \_ port -> do
+          let commands = "echo shell $$; TERM=xterm " <> program <> " top " <> url port <> " --interval 0.2; echo status $?; stty -a"
+          started [] (proc "script" ["-qec", commands, "/dev/null"]) {std_in = CreatePipe} $ \terminal -> do
+            parent <- filter isDigit <$> hGetLine (output terminal)
+            readUntil "Press q to quit." (output terminal)
+            top <- filter isDigit <$> readProcess "pgrep" ["-P", parent] ""
+            device <- readSymbolicLink ("/proc/" <> top <> "/fd/0")
+            let modes = words <$> readProcess "stty" ["-a", "-F", device] ""
+                raw = all (`elem` ["-icanon", "-echo"])
+            -- Twice: the handlers stay.
+            forM_ [7 :: Int, 9] $ \rows -> do
+              callProcess "pkill" ["-TSTP", "-P", parent]
+              readUntil "\ESC[?25h\ESC[?1049l" (output terminal)
+              eventually "it does not stop" $ ("T" `elem`) . words <$> readFile ("/proc/" <> top <> "/stat")
+              stopped <- modes
+              assertBool (unwords stopped) (all (`elem` stopped) ["icanon", "echo"])
+              callProcess "stty" ["-F", device, "rows", show rows, "cols", "40"]
+              callProcess "pkill" ["-CONT", "-P", parent]
+              readUntil "\ESC[?1049h\ESC[?25l" (output terminal)
+              readUntil "more lines in a higher window" (output terminal)
+              continued <- modes
+              assertBool (unwords continued) (raw (filter (`elem` ["icanon", "-icanon", "echo", "-echo"]) continued))
+            callProcess "pkill" ["-TERM", "-P", parent]
+            rest <- B.unpack <$> B.hGetContents (output terminal)
+            mapM_ (contains rest) ["\ESC[?25h\ESC[?1049l", "status 143"]
             assertBool rest (all (`elem` words rest) ["icanon", "echo"]),
       testCase "a server that hangs: the time is that at which it was asked" $ do
         pages <- newIORef (0 :: Int)
@@ -118,6 +147,12 @@ serve answer act = bracket (socket AF_INET Stream defaultProtocol) close $ \list
   listen listening 64
   bracket (forkIO (forever (accept listening >>= \(s, _) -> (try (answer s) :: IO (Either IOException ())) >> close s))) killThread . const $
     socketPort listening >>= act
+
+-- | Wait until the condition holds, for a minute at most.
+eventually :: String -> IO Bool -> Assertion
+eventually why condition = timeout 60000000 wait >>= maybe (assertFailure why) pure
+  where
+    wait = condition >>= \holds -> unless holds (threadDelay 20000 >> wait)
 
 -- | Read until a text comes.
 readUntil :: String -> Handle -> Assertion

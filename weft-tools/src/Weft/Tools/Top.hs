@@ -15,12 +15,11 @@ module Weft.Tools.Top
   )
 where
 
-import Control.Concurrent (MVar, forkIO, killThread, myThreadId, newEmptyMVar, putMVar, throwTo)
+import Control.Concurrent (MVar, newEmptyMVar, takeMVar)
 import Control.Concurrent.Async (race)
-import Control.Concurrent.MVar (takeMVar)
-import Control.Exception (Exception, bracket, bracket_, catch, catches, finally, throwIO, try)
+import Control.Exception (Exception, bracket, catch, catches, finally, throwIO, try)
 import qualified Control.Exception as E (Handler (..))
-import Control.Monad (forM_, unless, void, when)
+import Control.Monad (void, when)
 import Data.Char (isDigit)
 import Data.Maybe (fromMaybe)
 import Data.Text (Text)
@@ -36,7 +35,6 @@ import Options.Applicative
 import System.Exit (ExitCode (..), exitWith)
 import System.IO
 import System.IO.Error (isDoesNotExistError, isPermissionError)
-import System.Posix.Signals (Handler (CatchOnce), installHandler, sigHUP, sigTERM)
 import System.Timeout (timeout)
 import Text.Read (readMaybe)
 import Weft.Duration (seconds)
@@ -46,7 +44,7 @@ import Weft.Tools.Bench.Options (positive)
 import Weft.Tools.Http
 import Weft.Tools.Surroundings (screenOn)
 import Weft.Tools.Top.Readings
-import Weft.Tools.Top.Window (windowSize)
+import Weft.Tools.Top.Terminal (onTerminal)
 import Weft.Tools.Trust
 
 -- | The subcommand.
@@ -82,14 +80,16 @@ watch :: IO Reading -> Target -> Double -> Maybe Int -> IO ()
 watch readNow target interval count = do
   terminal <- (&&) <$> screenOn stdout <*> hIsTerminalDevice stdin
   quit <- newEmptyMVar
-  if terminal then onTerminal quit (run terminal quit) else run terminal quit
+  if terminal then onTerminal quit (run terminal quit) else run terminal quit printed
   where
-    run terminal quit = do
+    run :: Bool -> MVar () -> ([Text] -> IO ()) -> IO ()
+    run terminal quit display = do
       begun <- getMonotonicTime
       first <- readNow
-      follow terminal quit count (Seen begun first [title] Nothing)
-    follow _ _ (Just 0) _ = pure ()
-    follow terminal quit left seen = do
+      follow terminal quit display count (Seen begun first [title] Nothing)
+    follow :: Bool -> MVar () -> ([Text] -> IO ()) -> Maybe Int -> Seen -> IO ()
+    follow _ _ _ (Just 0) _ = pure ()
+    follow terminal quit display left seen = do
       stopped <- timeout (round (interval * 1e6)) (takeMVar quit)
       now <- getMonotonicTime
       tried <- timeOfDay
@@ -99,12 +99,12 @@ watch readNow target interval count = do
         Right (Left why) -> do
           let since = fromMaybe tried (silentSince seen)
               notice = "no answer since " <> since <> ": " <> why
-          display terminal (if terminal then title : notice : drop 1 (lastShown seen) else [notice])
-          follow terminal quit left seen {silentSince = Just since}
+          display (if terminal then title : notice : drop 1 (lastShown seen) else [notice])
+          follow terminal quit display left seen {silentSince = Just since}
         Right (Right after) -> do
           let Screen shown = screenOf title (now - takenAt seen) (lastReading seen) after
-          display terminal shown
-          follow terminal quit (subtract 1 <$> left) (Seen now after shown Nothing)
+          display shown
+          follow terminal quit display (subtract 1 <$> left) (Seen now after shown Nothing)
     readNext = case count of
       Nothing -> either (\(PageError _ why) -> Left why) Right <$> try readNow
       Just _ -> Right <$> readNow
@@ -123,63 +123,9 @@ data Seen = Seen
     silentSince :: Maybe Text
   }
 
--- | Show a screen: on a terminal in place of the one before, and otherwise below it.
-display :: Bool -> [Text] -> IO ()
-display terminal shown
-  | terminal = windowSize >>= \size -> paint (maybe id (T.take . snd) size) (maybe shown (`within` shown) size)
-  | otherwise = mapM_ T.putStrLn shown >> T.putStrLn "" >> hFlush stdout
-
--- | Let SIGTERM and SIGHUP end the action by an exception, so that its handlers run. A second signal ends the program
--- at once.
-endedBySignals :: IO a -> IO a
-endedBySignals act = do
-  caller <- myThreadId
-  let end signal = CatchOnce (throwTo caller (ExitFailure (128 + fromIntegral signal)))
-      handling signal = bracket (installHandler signal (end signal) Nothing) (\before -> installHandler signal before Nothing) . const
-  handling sigTERM (handling sigHUP act)
-
--- | Switch to the alternate screen without a cursor, and read keys on a thread; restores the terminal at the end, also
--- after a signal.
-onTerminal :: MVar () -> IO () -> IO ()
-onTerminal quit act =
-  endedBySignals . bracket ((,) <$> hGetBuffering stdin <*> hGetEcho stdin) (\(buffering, echo) -> hSetBuffering stdin buffering >> hSetEcho stdin echo) $ \_ -> do
-    hSetBuffering stdin NoBuffering
-    hSetEcho stdin False
-    bracket_ (put "\ESC[?1049h\ESC[?25l") (put "\ESC[?25h\ESC[?1049l") $
-      bracket (forkIO keys) killThread (const act)
-  where
-    put text = T.hPutStr stdout text >> hFlush stdout
-    keys = do
-      ended <- isEOF
-      unless ended $ do
-        key <- getChar
-        alone <- if key == '\ESC' then not <$> followed else pure False
-        if alone || key `elem` ("qQ" :: String) then putMVar quit () else keys
-    -- Whether the rest of an escape sequence follows, as for an arrow key: its bytes come together. It is dropped.
-    followed = do
-      more <- hWaitForInput stdin 100 `catch` \e -> False <$ pure (e :: IOException)
-      when more $ getChar >>= \kind -> when (kind `elem` ("[O" :: String)) dropSequence
-      pure more
-    dropSequence = do
-      ended <- isEOF
-      unless ended $ getChar >>= \c -> unless (c >= '@' && c <= '~') dropSequence
-
--- | The lines that fit into a window of the given lines and columns, above the line that explains how to quit; and the
--- number of lines that do not fit.
-within :: (Int, Int) -> [Text] -> [Text]
-within (height, width) shown
-  | length shown < height = map (T.take width) shown
-  | otherwise = map (T.take width) (take room shown <> ["... " <> T.pack (show (length shown - room)) <> " more lines in a higher window"])
-  where
-    room = max 0 (height - 2)
-
--- | Overwrite the screen line by line, so that it does not flicker, and cut the last line by the function.
-paint :: (Text -> Text) -> [Text] -> IO ()
-paint cut shown = do
-  T.putStr "\ESC[H"
-  forM_ shown $ \line -> T.putStr (line <> "\ESC[K\n")
-  T.putStr ("\ESC[K" <> cut "Press q to quit." <> "\ESC[J")
-  hFlush stdout
+-- | Show lines below those before.
+printed :: [Text] -> IO ()
+printed shown = mapM_ T.putStrLn shown >> T.putStrLn "" >> hFlush stdout
 
 -- | A page could not be read: the exit status, where, and why.
 data PageError = PageError Int Text
