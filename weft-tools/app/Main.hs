@@ -15,16 +15,16 @@ import System.Environment (getArgs)
 import System.Exit (ExitCode (..), exitWith)
 import System.IO (hFlush, hPutStrLn, hSetEncoding, stderr, stdin, stdout)
 import System.IO.Error (ioeGetHandle, isResourceVanishedError)
-import Weft.Tools.Bench (benchCommand)
+import Weft.Tools.Bench (benchCommand, benchSubcommands)
 import Weft.Tools.Cbench (cbenchCommand)
 import Weft.Tools.Controller (controllerCommand)
 import Weft.Tools.Doctor (doctorCommand)
 import Weft.Tools.Get (getCommand)
-import Weft.Tools.Manual (manual, programVersion)
+import Weft.Tools.Manual (Documented (..), manual, programVersion)
 import Weft.Tools.Serve (serveCommand)
-import Weft.Tools.Tcp (tcpCommand)
+import Weft.Tools.Tcp (tcpCommand, tcpSubcommands)
 import Weft.Tools.Top (topCommand)
-import Weft.Tools.Trace (traceCommand)
+import Weft.Tools.Trace (traceCommand, traceSubcommands)
 
 -- | A subcommand is a 'Mod' of 'CommandFields': its name, its arguments, and the action that they make.
 commands :: Bool -> [Mod CommandFields (IO ())]
@@ -84,8 +84,14 @@ program completing =
 
 -- | @weft man@ prints the manual page.
 manualCommand :: Mod CommandFields (IO ())
-manualCommand = command "man" (info (pure (putStr (manual [(name, helpOf name) | name <- ["controller", "cbench", "doctor", "bench", "get", "tcp", "top", "trace"]]))) (progDesc "Print the manual page, for man(1)"))
+manualCommand = command "man" (info (pure (putStr (manual (map documented ["controller", "cbench", "doctor", "bench", "get", "tcp", "top", "trace"])))) (progDesc "Print the manual page, for man(1)"))
   where
-    helpOf name = case execParserPure preferences (program False) [name, "--help"] of
+    documented name = Documented name (helpOf [name]) [(below, helpOf [name, below]) | (below, _) <- subcommandsOf name]
+    subcommandsOf name = case name of
+      "bench" -> concatMap snd benchSubcommands
+      "tcp" -> tcpSubcommands
+      "trace" -> traceSubcommands
+      _ -> []
+    helpOf path = case execParserPure preferences (program False) (path <> ["--help"]) of
       Failure failure -> fst (renderFailure failure "weft")
       _ -> ""

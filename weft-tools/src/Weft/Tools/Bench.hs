@@ -8,6 +8,7 @@
 -- arguments, 3 if a bound was missed with @--check@.
 module Weft.Tools.Bench
   ( benchCommand,
+    benchSubcommands,
     registry,
     subjectNames,
   )
@@ -16,6 +17,7 @@ where
 import Control.Monad (forM, forM_, when)
 import Data.ByteString.Builder (Builder)
 import Data.Either (partitionEithers)
+import Data.Foldable (asum)
 import Data.List (find, intersect, nub)
 import Data.Maybe (fromMaybe, isJust)
 import Data.Text (Text)
@@ -62,6 +64,7 @@ import Weft.Tools.Bench.Tcp (tcp)
 import Weft.Tools.Bench.Timeout (timeout)
 import Weft.Tools.Bench.Types
 import Weft.Tools.Bench.Url (urlCommand)
+import Weft.Tools.Subcommand
 
 -- | All benchmarks, in the order of @weft bench all@.
 registry :: [Benchmark]
@@ -94,12 +97,20 @@ registry =
 subjectNames :: [Text]
 subjectNames = nub [subjectName (caseSubject c) | b <- registry, c <- benchCases b defaultPlan]
 
+-- | Its subcommands, in groups with a title.
+benchSubcommands :: [(String, [Subcommand])]
+benchSubcommands =
+  [ ("Your own programs:", [runCommand, urlCommand]),
+    ("The papers:", [paperCommand]),
+    ("Saved results:", figuresCommand : reportingCommands registry)
+  ]
+
 -- | The subcommand.
 benchCommand :: Mod CommandFields (IO ())
 benchCommand =
   command "bench" $
     info
-      (hsubparser (runCommand <> urlCommand <> commandGroup "Your own programs:") <|> hsubparser (paperCommand <> commandGroup "The papers:") <|> hsubparser (figuresCommand <> reportingCommands registry <> commandGroup "Saved results:") <|> run <$> optionsParser (map benchName registry) subjectNames)
+      (asum [hsubparser (subcommands list <> commandGroup title) | (title, list) <- benchSubcommands] <|> run <$> optionsParser (map benchName registry) subjectNames)
       ( progDesc "Measure Weft beside GHC's own I/O manager and other peers"
           <> footer
             "Subjects take turns within every round and start afresh each time. A server with N capabilities is pinned \
@@ -118,9 +129,9 @@ run options = case optionTarget options of
   One name -> measure options (filter ((== name) . benchName) registry)
 
 -- | @weft bench paper@: a benchmark for each figure, or the reason why there is none.
-paperCommand :: Mod CommandFields (IO ())
+paperCommand :: Subcommand
 paperCommand =
-  command "paper" $
+  subcommand "paper" $
     info
       (paper <$> switch (long "list" <> help "List the figures") <*> optional (strArgument (metavar "FIGURE" <> help "As --list names it, such as 2010-3 or mio-5")) <*> (furtherOptions (nub (subjectNames <> figureSubjects)) <*> pure All))
       ( progDesc "Repeat the measurement of a figure of the papers, as far as this machine allows"
@@ -219,9 +230,9 @@ measureEach options benchmarks done = do
 
 -- | @weft bench figures@: measures what the documents show, and writes each benchmark's file as soon as the benchmark
 -- has ended.
-figuresCommand :: Mod CommandFields (IO ())
+figuresCommand :: Subcommand
 figuresCommand =
-  command "figures" $
+  subcommand "figures" $
     info
       ( figures
           <$> strOption (long "directory" <> metavar "DIR" <> value "doc/figures" <> showDefault <> help "Where the results are kept, as NAME.json")

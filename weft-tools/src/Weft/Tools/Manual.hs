@@ -5,6 +5,7 @@
 -- of the other subcommands.
 module Weft.Tools.Manual
   ( manual,
+    Documented (..),
     programVersion,
   )
 where
@@ -20,21 +21,24 @@ import Weft.Tools.Serve.Settings
 programVersion :: String
 programVersion = "weft " <> showVersion version
 
--- | The page, given the names and help texts of the subcommands other than @serve@.
-manual :: [(String, String)] -> String
+-- | A subcommand: its name, its help text, and the names and help texts of its own subcommands.
+data Documented = Documented String String [(String, String)]
+
+-- | The page, given the subcommands other than @serve@.
+manual :: [Documented] -> String
 manual others =
   unlines . concat $
     [ [".TH WEFT 1 \"\" \"weft " <> showVersion version <> "\" \"User Commands\""],
       [".SH NAME", "weft \\- static web server, diagnosis and benchmarks on an event manager for Haskell"],
       [".SH SYNOPSIS"],
       synopsis [bold "weft serve", italic "DIR", "[" <> bold "--FLAG" <> " " <> italic "VALUE" <> " ...]"],
-      concat [".br" : synopsis [bold ("weft " <> name), "[" <> italic "OPTIONS" <> "]"] | (name, _) <- others],
+      concat [".br" : synopsis [bold ("weft " <> name), "[" <> italic "OPTIONS" <> "]"] | Documented name _ _ <- others],
       [".SH DESCRIPTION", bold "weft serve", escape "serves a folder over HTTP, or over HTTPS with HTTP/2."],
       [".PP", "The help texts of the other commands are below."],
       [".SH WEFT SERVE", escape "Defaults are in parentheses."],
       concatMap group [minBound ..],
       concat [[".PP", escape note] | note <- notes],
-      concat [[".SH " <> map upper (title name), ".nf", intercalate "\n" (map escape (lines text)), ".fi"] | (name, text) <- others],
+      concat [(".SH " <> map upper (title name)) : literal text <> concat [(".SS " <> title name <> " " <> below) : literal itsText | (below, itsText) <- parts] | Documented name text parts <- others],
       [".SH ENVIRONMENT"],
       described "WEFT_BACKEND" "The back end, if --backend does not name one: epoll, io_uring or poll.",
       described "WEFT_FILES" "How file requests that have to wait are carried out: auto, io_uring or threads.",
@@ -50,6 +54,7 @@ manual others =
     ]
   where
     synopsis parts = [unwords parts]
+    literal text = [".nf", intercalate "\n" (map escape (lines text)), ".fi"]
     title name = "weft " <> name
     upper = toUpper
     described name text = [".TP", bold name, escape text]

@@ -6,6 +6,7 @@
 -- everything works, else 1. The other subcommands have their own modules.
 module Weft.Tools.Tcp
   ( tcpCommand,
+    tcpSubcommands,
   )
 where
 
@@ -25,16 +26,20 @@ import Weft.Duration (seconds)
 import Weft.Tcp
 import Weft.Tcp.Device (Device (..))
 import Weft.Tcp.Device.Tun
+import Weft.Tools.Subcommand
 import Weft.Tools.Surroundings (findProgram)
 import Weft.Tools.Tcp.Connections (connectionsCommand)
 import Weft.Tools.Tcp.Replay (replayCommand)
 import Weft.Transport
 
+-- | Its subcommands.
+tcpSubcommands :: [Subcommand]
+tcpSubcommands = [connectionsCommand, subcommand "doctor" (info (pure doctor) (progDesc "Try the stack against the kernel's, in a temporary network namespace")), replayCommand]
+
 -- | The subcommand.
 tcpCommand :: Mod CommandFields (IO ())
-tcpCommand = command "tcp" (info (hsubparser (connectionsCommand <> doctorOf <> replayCommand) <|> hsubparser inside) (progDesc "Commands for weft's own TCP/IP stack" <> failureCode 2))
+tcpCommand = command "tcp" (info (hsubparser (subcommands tcpSubcommands) <|> hsubparser inside) (progDesc "Commands for weft's own TCP/IP stack" <> failureCode 2))
   where
-    doctorOf = command "doctor" (info (pure doctor) (progDesc "Try the stack against the kernel's, in a temporary network namespace"))
     -- In a parser of its own: 'internal' hides all commands of a parser.
     inside = command "trial" (info (pure trial) (progDesc "The part of doctor that runs inside of the namespace")) <> internal
 

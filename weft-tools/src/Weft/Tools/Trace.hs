@@ -8,6 +8,7 @@
 -- for bad arguments and for programs that cannot log.
 module Weft.Tools.Trace
   ( traceCommand,
+    traceSubcommands,
   )
 where
 
@@ -36,18 +37,23 @@ import Weft.Tools.Bench.Output (checkOutputs, sameFile, writeOut, writeText)
 import Weft.Tools.Bench.Proc (availableBytes)
 import Weft.Tools.Bench.Table (renderNumber)
 import Weft.Tools.Binary (Linked (..), howLinked, mentions, optionsAmong)
+import Weft.Tools.Subcommand
 import Weft.Tools.Surroundings (findProgram)
 import Weft.Tools.Trace.Chrome (chromeTrace)
 import Weft.Tools.Trace.Log (End (..), Recording (..), checkLog, readLog)
 import Weft.Tools.Trace.Page (timelinePage)
 import Weft.Tools.Trace.Timeline
 
--- | The subcommand, with its own subcommand @view@.
+-- | Its subcommands.
+traceSubcommands :: [Subcommand]
+traceSubcommands = [viewCommand]
+
+-- | The subcommand.
 traceCommand :: Mod CommandFields (IO ())
 traceCommand =
   command "trace" $
     info
-      (hsubparser (viewCommand <> metavar "view") <|> record <$> output <*> program <*> arguments)
+      (hsubparser (subcommands traceSubcommands) <|> record <$> output <*> program <*> arguments)
       ( noIntersperse
           <> progDesc "Record the activity of a program's cores and event managers, or show a recording"
           <> footer
@@ -60,9 +66,9 @@ traceCommand =
     program = strArgument (metavar "PROGRAM" <> help "A Haskell program; what follows it is for the program, with or without -- in front of it")
     arguments = many (strArgument (metavar "ARGS..." <> help "Its arguments, +RTS options too"))
 
-viewCommand :: Mod CommandFields (IO ())
+viewCommand :: Subcommand
 viewCommand =
-  command "view" $
+  subcommand "view" $
     info
       ( view <$> strArgument (metavar "FILE" <> help "An event log, from weft trace or +RTS -l")
           <*> optional (strOption (long "output" <> short 'o' <> metavar "FILE.html" <> help "Where to write the page (default: FILE with the extension html); - is standard output"))

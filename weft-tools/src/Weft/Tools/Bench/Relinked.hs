@@ -43,6 +43,7 @@ import Weft.Tools.Bench.Trace (parseCounts, traceTool)
 import Weft.Tools.Bench.Types
 import Weft.Tools.Bench.Usage
 import Weft.Tools.Binary (ServedBy (..), servedBy)
+import Weft.Tools.Subcommand (Subcommand, subcommand)
 import Weft.Tools.Surroundings (findProgram)
 
 data Arguments = Arguments
@@ -54,9 +55,9 @@ data Arguments = Arguments
   }
 
 -- | The subcommand of @weft bench@.
-runCommand :: Mod CommandFields (IO ())
+runCommand :: Subcommand
 runCommand =
-  command "run" $
+  subcommand "run" $
     info
       (measureProgram <$> parser)
       ( noIntersperse

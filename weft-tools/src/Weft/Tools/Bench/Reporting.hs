@@ -31,14 +31,15 @@ import Weft.Tools.Bench.Report
 import Weft.Tools.Bench.Saved
 import Weft.Tools.Bench.Types (Benchmark (..))
 import Weft.Tools.Bench.Url (urlLoad)
+import Weft.Tools.Subcommand (Subcommand, subcommand)
 
 -- | The three subcommands of @weft bench@, given the list of benchmarks.
-reportingCommands :: [Benchmark] -> Mod CommandFields (IO ())
-reportingCommands registry = reportCommand (registry <> [urlLoad]) <> compareCommand <> readmeCommand registry
+reportingCommands :: [Benchmark] -> [Subcommand]
+reportingCommands registry = [reportCommand (registry <> [urlLoad]), compareCommand, readmeCommand registry]
 
-reportCommand :: [Benchmark] -> Mod CommandFields (IO ())
+reportCommand :: [Benchmark] -> Subcommand
 reportCommand registry =
-  command "report" $
+  subcommand "report" $
     info
       (report <$> strOption (long "output" <> short 'o' <> metavar "FILE" <> value "weft-report.html" <> showDefault <> help "The page; - is standard output") <*> files)
       ( progDesc "Make a self-contained HTML page from saved results"
@@ -68,9 +69,9 @@ inOrder :: [Benchmark] -> [Saved] -> [Saved]
 inOrder registry results =
   [r | b <- registry, r <- results, savedBench r == benchName b] <> [r | r <- results, savedBench r `notElem` map benchName registry]
 
-compareCommand :: Mod CommandFields (IO ())
+compareCommand :: Subcommand
 compareCommand =
-  command "compare" $
+  subcommand "compare" $
     info
       (comparing <$> switch (long "check" <> help "Exit with status 3 when something became worse: a figure, a bound that is missed now, or a run that is missing") <*> file "BEFORE.json" <*> file "AFTER.json")
       ( progDesc "Compare two saved results, and list what changed beyond noise"
@@ -90,9 +91,9 @@ compareCommand =
         exitWith (ExitFailure 2)
       when (check && becameWorse before after) $ exitWith (ExitFailure 3)
 
-readmeCommand :: [Benchmark] -> Mod CommandFields (IO ())
+readmeCommand :: [Benchmark] -> Subcommand
 readmeCommand registry =
-  command "readme" $
+  subcommand "readme" $
     info
       ( readme
           <$> switch (long "check" <> help "Write nothing; exit with status 3 when something would change")

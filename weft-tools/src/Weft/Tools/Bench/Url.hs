@@ -45,12 +45,13 @@ import Weft.Tools.Bench.Types
 import Weft.Tools.Bench.UrlLoad
 import Weft.Tools.Http
 import Weft.Tools.Serve.Values (anyField)
+import Weft.Tools.Subcommand (Subcommand, subcommand)
 import Weft.Tools.Trust
 
 -- | The subcommand of @weft bench@.
-urlCommand :: Mod CommandFields (IO ())
+urlCommand :: Subcommand
 urlCommand =
-  command "url" $
+  subcommand "url" $
     info
       (runLoad <$> threads <*> optional (strOption (long "json" <> metavar "FILE" <> help "Write the result as JSON")) <*> load)
       ( progDesc "Put an HTTP server under load: latency percentiles, errors by kind, bytes"

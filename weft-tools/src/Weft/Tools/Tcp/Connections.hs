@@ -37,6 +37,7 @@ import Weft.Tls (Trust)
 import Weft.Tools.Bench.Options (positive)
 import Weft.Tools.Bench.Table (columns)
 import Weft.Tools.Http
+import Weft.Tools.Subcommand (Subcommand, subcommand)
 import Weft.Tools.Top (readPage, reportingPages, trusted)
 import Weft.Tools.Top.Readings (Reading)
 import Weft.Tools.Trust (trustOption)
@@ -103,9 +104,9 @@ rowFamilies rows left =
     micros (Micros n) = Real (fromIntegral n / 1000000)
 
 -- | The subcommand.
-connectionsCommand :: Mod CommandFields (IO ())
+connectionsCommand :: Subcommand
 connectionsCommand =
-  command "connections" $
+  subcommand "connections" $
     info
       ( connectionsOf <$> trustOption
           <*> argument (eitherReader (fmap page . parseTarget)) (metavar "URL" <> help "The server: http://HOST:PORT (/metrics/connections is added), or unix:FILE")

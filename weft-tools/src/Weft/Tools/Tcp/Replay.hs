@@ -22,11 +22,12 @@ import Weft.Tcp.Capture (readCapture)
 import Weft.Tcp.Core (Instant (..), describe, since)
 import Weft.Tcp.Replay
 import Weft.Tcp.Wire.Segment (Segment (..), payloadLength)
+import Weft.Tools.Subcommand (Subcommand, subcommand)
 
 -- | The subcommand.
-replayCommand :: Mod CommandFields (IO ())
+replayCommand :: Subcommand
 replayCommand =
-  command "replay" $
+  subcommand "replay" $
     info
       ( run <$> strArgument (metavar "FILE" <> help "A packet log in pcap format, with raw IP packets or Ethernet frames")
           <*> optional (option (eitherReader address) (long "side" <> metavar "ADDRESS" <> help "Replay the side with this address (the side that accepted the connection)"))
