@@ -80,11 +80,11 @@ program :: Bool -> ParserInfo (IO ())
 program completing =
   info
     (hsubparser (mconcat (commands completing)) <**> infoOption programVersion (long "version" <> help "Print the version") <**> helper)
-    (fullDesc <> progDesc "A web server for static files, diagnosis and benchmarks, on the I/O manager Weft" <> failureCode 2)
+    (fullDesc <> progDesc "A web server for static files, an OpenFlow controller, diagnosis and benchmarks, on the I/O manager Weft" <> footer "weft COMMAND --help describes a command, weft man all of them." <> failureCode 2)
 
 -- | @weft man@ prints the manual page.
 manualCommand :: Mod CommandFields (IO ())
-manualCommand = command "man" (info (pure (putStr (manual (map documented ["controller", "cbench", "doctor", "bench", "get", "tcp", "top", "trace"])))) (progDesc "Print the manual page, for man(1)"))
+manualCommand = command "man" (info (pure (putStr (manual (map documented ["controller", "cbench", "doctor", "bench", "get", "tcp", "top", "trace"])))) (progDesc "Print the manual page, for man(1)" <> footer "Example: weft man | man -l -"))
   where
     documented name = Documented name (helpOf [name]) [(below, helpOf [name, below]) | (below, _) <- subcommandsOf name]
     subcommandsOf name = case name of
