@@ -39,6 +39,7 @@ module Weft.Tls
     TlsServer,
     newTlsServer,
     reloadTlsServer,
+    replaceCertificates,
     withoutProtocol,
     tlsAccept,
     TlsServerSettings (..),
@@ -137,7 +138,7 @@ data TlsServer = TlsServer
   }
 
 data Loaded = Loaded
-  { loadedCredentials :: ![Credential],
+  { loadedCredentials :: ![(CertificateSource, Credential)],
     loadedAuthorities :: !(Maybe ([SignedCertificate], CertificateStore))
   }
 
@@ -154,19 +155,24 @@ newTlsServer settings =
 -- | Load all files again, for new connections; established ones are not affected. Each certificate, and the authorities
 -- of clients, are replaced only if they can be loaded. Returns the errors of those that stay as they were.
 reloadTlsServer :: TlsServer -> IO [IOException]
-reloadTlsServer server = do
-  credentials <- mapM (try . loadCredential) (tlsCertificates settings)
-  authorities <- try (loadClientAuthorities settings)
+reloadTlsServer server = readIORef (serverLoaded server) >>= replaceCertificates server . map fst . loadedCredentials
+
+-- | 'reloadTlsServer' with other certificates than before. Those that were served before and cannot be loaded stay as they
+-- were, others that cannot be loaded are left out; the list stays as it was if there is nothing to replace it.
+replaceCertificates :: TlsServer -> [CertificateSource] -> IO [IOException]
+replaceCertificates server sources = do
+  credentials <- mapM (try . loadCredential) sources
+  authorities <- try (loadClientAuthorities (serverSettings server))
   atomicModifyIORef' (serverLoaded server) $ \(Loaded old oldAuthorities) ->
-    (Loaded (zipWith fromRight old credentials) (fromRight oldAuthorities authorities), ())
+    let earlier source = lookup source old
+        new = [(source, c) | (source, outcome) <- zip sources credentials, Just c <- [either (const (earlier source)) Just (outcome :: Either IOException Credential)]]
+     in (Loaded (if null new then old else new) (fromRight oldAuthorities authorities), ())
   pure (lefts credentials <> lefts [authorities])
-  where
-    settings = serverSettings server
 
 load :: TlsServerSettings -> IO Loaded
 load settings = do
   when (null (tlsCertificates settings)) (ioError (userError "Weft.Tls: a server needs a certificate"))
-  Loaded <$> mapM loadCredential (tlsCertificates settings) <*> loadClientAuthorities settings
+  Loaded <$> mapM (\source -> (,) source <$> loadCredential source) (tlsCertificates settings) <*> loadClientAuthorities settings
 
 loadClientAuthorities :: TlsServerSettings -> IO (Maybe ([SignedCertificate], CertificateStore))
 loadClientAuthorities settings = case tlsClientCertificates settings of
@@ -210,7 +216,7 @@ serverParams settings loaded sessions asked =
           { onALPNClientSuggest = Just (pure . preferred),
             onServerNameIndication = \name -> do
               writeIORef asked (B8.pack <$> name)
-              pure (Credentials (maybe [] pure (credentialFor (loadedCredentials loaded) name))),
+              pure (Credentials (maybe [] pure (credentialFor (map snd (loadedCredentials loaded)) name))),
             onClientCertificate = maybe (const (pure CertificateUsageAccept)) (checkClient required . snd) (loadedAuthorities loaded),
             onUnverifiedClientCert = pure False
           }

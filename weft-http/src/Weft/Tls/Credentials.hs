@@ -42,6 +42,7 @@ data CertificateSource
     CertificateFiles FilePath FilePath
   | -- | The contents of such files.
     CertificateMemory ByteString ByteString
+  deriving (Eq)
 
 -- | Load a certificate with its chain and its key, and check that the first certificate is that of the key. Throws an
 -- 'IOError' that says what is wrong with which file.

@@ -35,6 +35,7 @@ import qualified Weft.Http as Http
 import Weft.Socket (SockAddr (..), Socket)
 import Weft.Static (OpenFiles, newOpenFiles)
 import Weft.Timer (within)
+import Weft.Tls (replaceCertificates)
 import Weft.Tools.Manual (programVersion)
 import Weft.Tools.Serve.Arguments
 import Weft.Tools.Serve.Config
@@ -229,16 +230,20 @@ reload process settings = do
   notify Reloading
   -- A log that cannot be written must not block the events of the server.
   attempt "the log" (within (seconds 5) (reopenSite (processSite process)) >>= maybe (ioError (userError "it takes no lines")) pure)
-  mapM_ (mapM_ (kept "a certificate") <=< reloadTlsServer) (processTls process)
   loaded <- load (processArguments process)
   next <- case loaded of
-    Left faults -> settings <$ logWarning (intercalate "; " faults <> "; the settings stay as they were")
+    Left faults -> do
+      logWarning (intercalate "; " faults <> "; the settings stay as they were")
+      settings <$ certificates reloadTlsServer
     Right (Loaded values sources) -> do
       changed <- try (changeSite (processSite process) sources)
       case changed of
-        Left e -> settings <$ logWarning (explained e <> "; the settings stay as they were")
+        Left e -> do
+          logWarning (explained e <> "; the settings stay as they were")
+          settings <$ certificates reloadTlsServer
         Right () -> do
-          let fixed = unchangeable (processValues process) values
+          certificates (if secured sources then (`replaceCertificates` certificateSources sources) else reloadTlsServer)
+          let fixed = unchangeable (processValues process) values <> ["certificate" | secured sources /= isJust (processTls process)]
           unless (null fixed) (logWarning ("a restart is needed to change " <> unwords fixed))
           logInfo "weft: reloaded"
           pure (sourcesMain sources)
@@ -246,6 +251,9 @@ reload process settings = do
   where
     attempt what act = try act >>= either (kept what) pure
     kept what e = logWarning (what <> " stays as it was: " <> explained e)
+    certificates load' = mapM_ (mapM_ (kept "a certificate") <=< load') (processTls process)
+    -- HTTPS is switched on or off by a restart only.
+    secured = not . null . certificatesOf
 
 -- | The names of the settings that differ and need a restart. A host that there is no more, or was not before, has no
 -- values.

@@ -6,6 +6,7 @@ module Weft.Tools.Serve.Files
   ( foldersOf,
     folderExists,
     certificatesOf,
+    certificateSources,
     loadCertificates,
     faultsOf,
   )
@@ -55,16 +56,20 @@ folderExists path = do
 certificatesOf :: Sources -> [(FilePath, FilePath)]
 certificatesOf sources = nub [(chain, secret) | s <- allOf sources, Just chain <- [certificate s], Just secret <- [key s]]
 
+-- | The same, for "Weft.Tls".
+certificateSources :: Sources -> [CertificateSource]
+certificateSources = map (uncurry CertificateFiles) . certificatesOf
+
 -- | The certificates, if there are any. A client gets the certificate for the name that it sends (SNI), or else the
 -- first one. Throws an 'IOError' for the first that cannot be loaded.
 loadCertificates :: Sources -> IO (Maybe TlsServer)
 loadCertificates sources = case certificatesOf sources of
   [] -> pure Nothing
-  files ->
+  _ ->
     Just
       <$> newTlsServer
         defaultTlsServerSettings
-          { tlsCertificates = map (uncurry CertificateFiles) files,
+          { tlsCertificates = certificateSources sources,
             tlsProtocols = map fromString (["h2" | http2 settings] <> ["http/1.1"]),
             tlsHandshakeTime = limitHeadTime (limits settings)
           }

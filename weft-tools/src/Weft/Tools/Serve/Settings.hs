@@ -183,9 +183,9 @@ table =
       several proxyAddress (\v s -> s {trustedProxies = v}),
     fixed Where "no-http2" Switch "Do not offer HTTP/2" $
       switch (\v s -> s {http2 = not v}),
-    fixed Where "certificate" (One "FILE") "Serve HTTPS and HTTP/2 with this certificate chain, the server's own certificate first (PEM)" $
+    live Where "certificate" (One "FILE") "Serve HTTPS and HTTP/2 with this certificate chain, the server's own certificate first (PEM)" $
       one filled (\v s -> s {certificate = Just v}),
-    fixed Where "key" (One "FILE") "The certificate's private key (PEM)" $
+    live Where "key" (One "FILE") "The certificate's private key (PEM)" $
       one filled (\v s -> s {key = Just v}),
     fixed Where "cores" (One "N") "Cores to use (all that the process may use, up to the quota of its control group)" $
       one (range 1 256) (\v s -> s {cores = Just v}),
