@@ -214,10 +214,11 @@ together setting = do
   let m = firstManager x
       ended name = modifyIORef' ends (name :)
       registrar = do
+        -- The callback of the later registration runs first.
+        waiting <- register (theRegistry x) m (fd r) evtRead OneShot (\_ _ -> ended 'b')
         _ <- register (theRegistry x) m (fd r) evtRead OneShot (\_ _ -> ended 'a')
-        other <- register (theRegistry x) m (fd r) evtRead OneShot (\_ _ -> ended 'b')
         void (writeBytes w [1])
-        putMVar placed other
+        putMVar placed waiting
       remover = do
         p <- takeMVar placed
         case p of
