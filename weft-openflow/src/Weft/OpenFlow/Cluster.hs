@@ -45,7 +45,7 @@ where
 import Control.Concurrent (killThread)
 import Control.Concurrent.MVar
 import Control.Exception (SomeAsyncException, SomeException, bracket, displayException, fromException, throwIO, toException, try)
-import Control.Monad (forM_, forever, join, unless, void, when)
+import Control.Monad (forM_, forever, join, unless, when)
 import Data.Aeson (eitherDecodeStrict, encode)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString.Char8 as B
@@ -229,7 +229,7 @@ asked act = do
 
 -- | Run an action, and report its exceptions: the next round must come even if a callback or an application fails.
 reporting :: Controller -> IO () -> IO ()
-reporting c act = asked act >>= either (void . asked . report c . Failed) pure
+reporting c act = asked act >>= either (report c . Failed) pure
 
 -- | One round: renew the lease, give up switches that are no longer ours, become master of switches without one, and
 -- share the topology.

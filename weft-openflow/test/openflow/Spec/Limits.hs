@@ -34,7 +34,7 @@ tests :: TestTree
 tests =
   testGroup
     "limits"
-    [ testGroup "incidents" [sameSwitch, manySwitches],
+    [ testGroup "incidents" [sameSwitch, manySwitches, brokenCallback],
       testGroup "why a connection ended" [connectedAgain, noEcho, noHandshake, tooMuchQueued],
       singleBytes
     ]
@@ -94,6 +94,16 @@ endsBecause incidents d why = do
   assertBool (show found) (any (why `isInfixOf`) found)
   where
     reasons found = [text | ConnectionEnded _ d' text <- found, d' == d]
+
+-- | The callback fails, as it does if it writes to a full disk.
+brokenCallback :: TestTree
+brokenCallback = testCase "a callback that fails ends no connection" $ do
+  let settings = (patient plain) {settingsOnIncident = \_ -> ioError (userError "no space left")}
+  withTestController settings $ \c address -> withPeer address $ \p -> do
+    switchHandshake c V10 1 p
+    sendMessageOf V10 5 (Error 1 1 B.empty) p
+    sendMessageOf V10 6 (EchoRequest "still there") p
+    void (expect "ECHO_REPLY" (\case EchoReply s | s == "still there" -> Just (); _ -> Nothing) p)
 
 connectedAgain :: TestTree
 connectedAgain = testCase "the switch has connected again" . withIncidents (patient plain) $ \c address incidents ->

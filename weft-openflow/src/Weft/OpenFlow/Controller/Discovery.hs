@@ -71,13 +71,7 @@ tickLoop c = forever $ do
   topologyStep c (timePassed time)
   t <- readIORef (controllerTopology c)
   when (topologySwept t /= before && isJust (settingsTopology (controllerSettings c))) (probeHosts c (silentHosts time t))
-  handle ignored (reportOmitted c)
-  where
-    -- A callback that fails must not end the clock.
-    ignored :: SomeException -> IO ()
-    ignored e = case fromException e of
-      Just asynchronous -> throwIO (asynchronous :: SomeAsyncException)
-      Nothing -> pure ()
+  reportOmitted c
 
 -- | Ask hosts by ARP whether they are still there. Packets that match a flow do not reach the controller, so a host may
 -- send without being seen.

@@ -36,7 +36,7 @@ where
 
 import Control.Concurrent (yield)
 import Control.Concurrent.MVar
-import Control.Exception (SomeException, allowInterrupt, evaluate, finally, mask_)
+import Control.Exception (SomeAsyncException, SomeException, allowInterrupt, catch, evaluate, finally, fromException, mask_, throwIO)
 import Control.Monad (when)
 import Data.ByteString (ByteString)
 import Data.IORef
@@ -83,7 +83,7 @@ data Settings = Settings
     settingsRole :: DatapathId -> IO (Maybe (Role, Word64)),
     -- | Called by any thread of the controller when a switch has connected or disconnected, or something went wrong. For
     -- at most ten incidents a second of a switch, and a hundred of all, and then for the numbers of the others
-    -- ('IncidentsOmitted'). It must not block.
+    -- ('IncidentsOmitted'). It must not block. Its exceptions are dropped, so that no connection ends because of them.
     settingsOnIncident :: Incident -> IO (),
     -- | Called each time that a switch has connected ('True') or disconnected, one call at a time. Other switches that
     -- connect or disconnect wait meanwhile. For a log, use 'settingsOnIncident', whose calls are limited.
@@ -166,7 +166,7 @@ report c incident = do
   time <- currentMillis
   (reported, omitted) <- atomicModifyIORef' (controllerReports c) (incidentAt time problem source)
   tooMany c omitted
-  when reported (settingsOnIncident (controllerSettings c) incident)
+  when reported (toCallback c incident)
   where
     problem = case incident of
       Connected _ -> False
@@ -190,11 +190,18 @@ reportOmitted c = do
   atomicModifyIORef' (controllerReports c) (endSecond time) >>= tooMany c
 
 tooMany :: Controller -> [(Source, Int)] -> IO ()
-tooMany c omitted = sequence_ [settingsOnIncident (controllerSettings c) (IncidentsOmitted (switchOf source) n) | (source, n) <- omitted]
+tooMany c omitted = sequence_ [toCallback c (IncidentsOmitted (switchOf source) n) | (source, n) <- omitted]
   where
     switchOf source = case source of
       OfSwitch d -> Just d
       _ -> Nothing
+
+-- | Pass an incident to 'settingsOnIncident', and drop its exceptions.
+toCallback :: Controller -> Incident -> IO ()
+toCallback c incident =
+  settingsOnIncident (controllerSettings c) incident `catch` \e -> case fromException e of
+    Just asynchronous -> throwIO (asynchronous :: SomeAsyncException)
+    Nothing -> pure ()
 
 -- | Counters of messages.
 data Totals = Totals
