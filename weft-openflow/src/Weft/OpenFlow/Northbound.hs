@@ -176,10 +176,16 @@ onSwitch c d version method what request = case (method, what) of
           Nothing -> pure (failed status413 "a flow has at most 65536 bytes")
           Just bytes -> case eitherDecodeStrict bytes >>= flowFromJson version command of
             Left why -> pure (failed status400 (reason why))
-            Right flow -> do
-              -- The deletion of all flows includes the flow by which a switch of 1.3 reports packets.
-              let again = [tableMissFlow | version == V13, flowCommand flow == FlowDelete, null (flowMatch flow)]
-              either unanswered (const (answer done (object ["sent" .= True]))) <$> sendConfirmed c d (FlowModMessage flow : again)
+            Right flow
+              | flowCommand flow == FlowAdd && includesTableMiss flow ->
+                pure (failed status409 "a flow for all packets with priority 0 in table 0 would replace the controller's flow by which the switch reports packets; use priority 1")
+              | otherwise -> do
+                let again = [tableMissFlow | includesTableMiss flow]
+                either unanswered (const (answer done (object ["sent" .= True]))) <$> sendConfirmed c d (FlowModMessage flow : again)
+
+    -- Whether a change concerns the flow by which a switch of 1.3 reports packets: it is in table 0, has priority 0 and
+    -- matches all packets.
+    includesTableMiss flow = version == V13 && null (flowMatch flow) && flowTable flow `elem` [0, tableAll] && (flowCommand flow == FlowDelete || flowPriority flow == 0)
 
 -- | The response to a request that the switch did not receive or did not answer.
 unanswered :: RequestFailure -> Response

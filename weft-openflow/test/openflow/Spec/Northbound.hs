@@ -159,21 +159,32 @@ flows = testCase "flows are added, deleted and asked for" . withNetwork $ \_ _ p
     send method port body = request method port "/v1/switches/0000000000000001/flows" (Just body) [(hContentType, "application/json")]
 
 allFlows :: TestTree
-allFlows = testCase "a switch of 1.3 whose flows are all deleted still reports packets" . withTestController (patient defaultSettings {settingsPortStats = Nothing}) $ \c address -> withPeer address $ \p -> do
+allFlows = testCase "a switch of 1.3 still reports packets after deletions, and no request replaces the flow for it" . withTestController (patient defaultSettings {settingsPortStats = Nothing}) $ \c address -> withPeer address $ \p -> do
   switchHandshake c V13 1 p
   eventually "the role is known" (all infoActive <$> connectedSwitches c)
   side <- newNorthbound LocalClients c
   Http.withServer (Http.setHost "127.0.0.1" (Http.setPort 0 Http.defaultSettings)) (northbound side) $ \server -> case Http.serverAddress server of
     SockAddrInet port _ -> do
-      let delete expected body = do
-            ((status, _), got) <- confirming p (request "DELETE" (fromIntegral port) "/v1/switches/1/flows" (Just body) [(hContentType, "application/json")])
-            status @?= expected
-            pure (dropWhile ((/= FlowDelete) . flowCommand) [f | FlowModMessage f <- got])
+      let change method expected body = do
+            ((status, said), got) <- confirming p (request method (fromIntegral port) "/v1/switches/1/flows" (Just body) [(hContentType, "application/json")])
+            assertEqual (show (body, said)) expected status
+            pure [f | FlowModMessage f <- got]
+          delete expected body = dropWhile ((`notElem` [FlowDelete, FlowDeleteStrict]) . flowCommand) <$> change "DELETE" expected body
+          restored fs = [(flowCommand f, flowTable f, flowPriority f, flowMatch f, flowInstructions f) | f <- drop 1 fs]
+          tableMiss = [(FlowAdd, 0, 0, [], [ApplyActions [output portController]])]
       delete 400 "{\"actions\":[{\"output\":2}]}" >>= (@?= []) . map flowMatch
       some <- delete 200 "{\"cookie\":7}"
       [(flowMatch f, flowCookie f, flowCookieMask f) | f <- take 1 some] @?= [([], 7, maxBound)]
-      allOfThem <- delete 200 "{}"
-      [(flowCommand f, flowPriority f, flowMatch f, flowInstructions f) | f <- drop 1 allOfThem] @?= [(FlowAdd, 0, [], [ApplyActions [output portController]])]
+      forM_ ["{}", "{\"table\":0}", "{\"priority\":0}", "{\"priority\":0,\"table\":0}", "{\"priority\":0,\"match\":{},\"cookie\":0}"] $ \body ->
+        delete 200 body >>= assertEqual (show body) tableMiss . restored
+      -- These do not select it.
+      forM_ ["{\"priority\":1}", "{\"table\":1}", "{\"priority\":0,\"table\":1}", "{\"priority\":0,\"match\":{\"in_port\":1}}"] $ \body ->
+        delete 200 body >>= assertEqual (show body) [] . restored
+      -- The same flow with other actions.
+      forM_ ["{\"priority\":0}", "{\"priority\":0,\"match\":{},\"table\":0,\"actions\":[{\"output\":2}]}"] $ \body ->
+        change "POST" 409 body >>= (@?= []) . map flowMatch
+      forM_ ["{\"priority\":1}", "{\"priority\":0,\"table\":1}", "{\"priority\":0,\"match\":{\"in_port\":1}}"] $ \body ->
+        change "POST" 201 body >>= assertEqual (show body) 1 . length
     _ -> assertFailure "no port"
 
 refusals :: TestTree
