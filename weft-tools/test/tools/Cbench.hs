@@ -26,7 +26,7 @@ import Test.Tasty.HUnit
 tests :: FilePath -> TestTree
 tests program =
   testGroup "cbench" $
-    concat [map ($ version) [onlyOnce program, loses program, givesUp program, oneAtATime program, atARate program, echoes program, connecting program, realController program] | version <- [V10, V13]]
+    concat [map ($ version) [onlyOnce program, loses program, givesUp program, oneAtATime program, atARate program, inTurn program, echoes program, connecting program, realController program] | version <- [V10, V13]]
       <> [hangsUp program, unfinished program, nobody program, arguments program]
 
 -- Fake controllers --------------------------------------------------------------------------
@@ -223,6 +223,20 @@ atARate program v = case' v "--rate bounds the packets a second" $ do
   ((_, said', metric'), _) <- withFake v B.empty (\_ _ -> pure B.empty) $ \address -> run program v address ["--switches", "2", "--rate", "2000", "--outstanding", "8"]
   (metric' "total_unique_count", metric' "open_count") @?= (0, 16)
   assertBool said' (metric' "unsent_count" > 0)
+
+-- | At five packets a second each of 100 switches sends its first one before any sends its second one, and the first of
+-- all is sent at the beginning.
+inTurn :: FilePath -> Version -> TestTree
+inTurn program v = case' v "--rate: the switches take turns" $ do
+  most <- newIORef (0 :: Int)
+  count' <- newIORef (0 :: Int)
+  let behaviour n buffer = packetOut v buffer <$ (atomicModifyIORef' most (\k -> (max k n, ())) >> atomicModifyIORef' count' (\k -> (k + 1, ())))
+  ((code, said, _), complaints) <- withFake v B.empty behaviour $ \address -> runFor 3 program v address ["--switches", "100", "--rate", "5"]
+  complaints @?= []
+  assertEqual said ExitSuccess code
+  sent <- readIORef count'
+  assertBool (show sent <> said) (sent > 0 && sent < 100)
+  readIORef most >>= (@?= 1)
 
 -- | Twenty echo requests with data, which are sent together with the handshake.
 echoes :: FilePath -> Version -> TestTree

@@ -77,7 +77,7 @@ arguments =
     <*> count "hosts" 1000 65536 "Number of hosts of each switch (1000)"
     <*> option (eitherReader power) (long "outstanding" <> metavar "N" <> value 512 <> help "Largest number of unanswered packets of a switch: a power of two (512)")
     <*> option (eitherReader mode) (long "mode" <> metavar "MODE" <> value Throughput <> help "throughput: up to --outstanding packets at once; latency: one at a time; idle: none, only answers to echo requests (throughput)")
-    <*> optional (option (eitherReader (bounded 100000000)) (long "rate" <> metavar "N" <> help "With --mode throughput: N packets a second from all switches together, independent of the answers. Each switch sends its share every 4 ms, and latencies count from the time at which a packet was due"))
+    <*> optional (option (eitherReader (bounded 100000000)) (long "rate" <> metavar "N" <> help "With --mode throughput: N packets a second from all switches together, independent of the answers. The switches take turns, each sends what is due every 4 ms, and latencies count from the time at which a packet was due"))
     <*> seconds' "give-up" 0 "0" "Time after which an unanswered packet counts as lost, and another one is sent; 0 means never (0)"
     <*> seconds' "warmup" 1 "0" "Seconds before measuring (1)"
     <*> seconds' "seconds" 5 "0.001" "Seconds of measuring, at least 0.001 (5)"
@@ -183,20 +183,22 @@ connectSwitch given ai lost go n = do
 startInterval :: Arguments -> Duration
 startInterval given = milliseconds (max 50 (argumentSwitches given `div` 20))
 
--- | Every 4 ms send the share of each switch, one switch after the other, for ever. Late packets are sent at once.
+-- | Every 4 ms send the packets that are due, for ever. The switches take turns, each at its own time within the 4 ms.
+-- The first packet is sent at the beginning, and late packets are sent at once.
 pace :: Int -> [Int -> Int -> IO ()] -> IO ()
 pace rate senders = do
   start <- fromIntegral <$> getMonotonicTimeNSec
   let n = length senders
       interval = 4000000 :: Int
-      -- How many packets of a switch are due by its kth turn.
-      share k = k * rate `div` (250 * n)
+      -- How many packets of all switches are due before their kth turn, and how many of these are the ith switch's.
+      ofAll k = (k * rate + 249) `div` 250
+      share i k = (ofAll k + n - 1 - i) `div` n
       -- If the sender is late, it still yields to the threads of the switches.
       turn _ k [] = yield >> turn 0 (k + 1) senders
       turn i k (send : rest) = do
         let due = start + k * interval + i * interval `div` n
         await due
-        send due (share (k + 1) - share k)
+        send due (share i (k + 1) - share i k)
         turn (i + 1) k rest
       await due = do
         now <- fromIntegral <$> getMonotonicTimeNSec
