@@ -18,7 +18,7 @@ import Network.Socket.ByteString (recv, sendAll)
 import Program
 import System.Exit (ExitCode (..))
 import System.IO (hGetContents, hGetLine)
-import System.Process (readProcessWithExitCode, waitForProcess)
+import System.Process (proc, readProcessWithExitCode, waitForProcess)
 import System.Timeout (timeout)
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
@@ -28,7 +28,7 @@ import Weft.Test.OpenVSwitch
 import Weft.Test.Skip (needProgram, skipUnless, testCase)
 
 tests :: FilePath -> TestTree
-tests program = testGroup "controller" (log' program : unauthorised program : rejected program : map (killed program) ["OpenFlow10", "OpenFlow13"])
+tests program = testGroup "controller" (log' program : unwritableLog program : unreadLog program : unauthorised program : rejected program : map (killed program) ["OpenFlow10", "OpenFlow13"])
 
 -- | Each of 300 connections of the same switch is three events.
 log' :: FilePath -> TestTree
@@ -54,6 +54,36 @@ log' program = testCase "of a switch that connects in a loop the log has ten lin
   assertBool (unlines (take 3 events)) ("weft: switch 0000000000000007 is connected" `elem` events && "weft: the connection of switch 0000000000000007 ended: the switch closed its connection" `elem` events)
   assertBool (show many) (many <= 11 * (ceiling (over - begun) + 2))
   assertBool (unlines others) (length events + sum [n | l <- others, n : _ <- [mapMaybe readMaybe (words l)]] >= (600 :: Int))
+
+-- | Writing to the standard error fails from the start.
+unwritableLog :: FilePath -> TestTree
+unwritableLog program = testCase "switches stay connected if the log cannot be written" . started [] (proc "sh" ["-c", "exec \"$0\" \"$@\" 2>/dev/full", program, "controller", "--listen", "127.0.0.1:0"]) $ \p -> do
+  port <- read . reverse . takeWhile (/= ':') . reverse <$> hGetLine (output p)
+  answersSwitch port
+  send' 15 p
+  waitForProcess (process p) >>= (@?= ExitSuccess)
+
+-- | The standard error is a pipe that is full, and nobody reads it.
+unreadLog :: FilePath -> TestTree
+unreadLog program = testCase "a log that nobody reads delays no switch, and not the end" . started [] (proc "sh" ["-c", "timeout 10 head -c 65536 /dev/zero >&2; exec \"$0\" \"$@\"", program, "controller", "--listen", "127.0.0.1:0"]) $ \p -> do
+  port <- read . reverse . takeWhile (/= ':') . reverse <$> hGetLine (output p)
+  replicateM_ 3 (answersSwitch port)
+  send' 15 p
+  ended <- timeout 60000000 (waitForProcess (process p))
+  ended @?= Just ExitSuccess
+
+-- | A switch of 1.0 without ports connects, and sends an ERROR message. The controller then answers an echo request.
+answersSwitch :: PortNumber -> Assertion
+answersSwitch port = connected port $ \s -> do
+  sendAll s (B.pack [1, 0, 0, 8, 0, 0, 0, 1] <> B.pack ([1, 6, 0, 32, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 7] <> replicate 16 0))
+  sendAll s (B.pack [1, 1, 0, 12, 0, 0, 0, 3, 0, 1, 0, 1] <> B.pack [1, 2, 0, 8, 0, 0, 0, 9])
+  let reply bytes = unless (B.pack [1, 3, 0, 8, 0, 0, 0, 9] `B.isInfixOf` bytes) $ do
+        more <- timeout 60000000 (recv s 4096)
+        case more of
+          Nothing -> assertFailure "no answer to an echo request within a minute"
+          Just "" -> assertFailure "the controller closed the connection"
+          Just new -> reply (bytes <> new)
+  reply ""
 
 -- | Something answers at the address of etcd, but not with success. A slash at the end of the URL is no path.
 unauthorised :: FilePath -> TestTree

@@ -36,7 +36,9 @@ import Weft.OpenFlow.Northbound
 import Weft.OpenFlow.Topology (TopologySettings (..), defaultTopologySettings)
 import Weft.Socket (ServerSettings (..), defaultServerSettings, serverAddress, waitServer)
 import Weft.Tls
+import Weft.Tools.Controller.Log
 import Weft.Tools.Serve.Listeners (cannotListenOn)
+import Weft.Tools.Serve.Messages (logError, logInfo)
 import Weft.Tools.Serve.Values (hostAndPort)
 import Weft.Tools.Trust (tlsReason)
 import Weft.Transport (Connection)
@@ -109,9 +111,9 @@ arguments =
       _ -> Left ("expected a number of seconds from 0.001 to 1000000, not " <> show s)
 
 controller :: Arguments -> IO ()
-controller given = handle cannot $ do
-  hSetBuffering stdout LineBuffering
-  hSetBuffering stderr LineBuffering
+controller given = handle cannot . withLog $ \log' -> do
+  let complain text = writeLog log' ("weft: " <> text)
+      say text = when (not (argumentQuiet given)) (complain text)
   processors <- getNumProcessors
   setNumCapabilities (fromMaybe processors (argumentCores given))
   done <- newEmptyMVar
@@ -119,10 +121,10 @@ controller given = handle cannot $ do
   access <- northboundAccess given
   upgrade <- maybe (pure pure) (fmap acceptTls . newTlsServer . tlsSettings) (argumentTls given)
   forM_ [sigINT, sigTERM] (\s -> installHandler s (Catch (void (tryPutMVar done ()))) Nothing)
-  let serving more around = listening "--listen" (argumentListen given) . withController (more settings {settingsUpgrade = upgrade}) server app $ \c s -> do
-        putStrLn ("weft: controlling switches at " <> show (serverAddress s))
+  let serving more around = listening "--listen" (argumentListen given) . withController (more settings {settingsUpgrade = upgrade, settingsOnIncident = say . logLine}) server app $ \c s -> do
+        logInfo ("weft: controlling switches at " <> show (serverAddress s))
         -- Without a signal it ends only if it cannot accept any more.
-        around c (withHttp given access c (race_ (takeMVar done) (waitServer s >> ioError (userError "the listening socket was closed"))))
+        around c (withHttp given complain access c (race_ (takeMVar done) (waitServer s >> ioError (userError "the listening socket was closed"))))
   case argumentEtcd given of
     Nothing -> serving id (const id)
     Just endpoints -> do
@@ -142,12 +144,9 @@ controller given = handle cannot $ do
       defaultSettings
         { settingsTopology = if argumentNoTopology given then Nothing else Just defaultTopologySettings {topologyHostLife = hostLife},
           settingsEchoAfter = echo,
-          settingsDeadAfter = echo,
-          settingsOnIncident = say . logLine
+          settingsDeadAfter = echo
         }
     server = defaultServerSettings {serverHost = fst (argumentListen given), serverPort = snd (argumentListen given)}
-    say text = when (not (argumentQuiet given)) (hPutStrLn stderr ("weft: " <> text))
-    complain text = hPutStrLn stderr ("weft: " <> text)
     cannot :: IOException -> IO ()
     cannot e = failing (if isUserError e then ioeGetErrorString e else show e)
 
@@ -182,7 +181,7 @@ logLine incident = case incident of
 
 -- | Print the reason and exit with status 1.
 failing :: String -> IO a
-failing why = hPutStrLn stderr ("weft controller: " <> why) >> exitWith (ExitFailure 1)
+failing why = logError ("weft controller: " <> why) >> exitWith (ExitFailure 1)
 
 -- | Run an action that listens on the address of an option. If it cannot listen, print the reason and exit.
 listening :: String -> (Maybe String, String) -> IO a -> IO a
@@ -204,18 +203,18 @@ wrongUsage :: String -> IO a
 wrongUsage why = hPutStrLn stderr ("weft controller: " <> why) >> exitWith (ExitFailure 2)
 
 -- | Serve the northbound interface while an action runs, if an address is given for it.
-withHttp :: Arguments -> Access -> Controller -> IO a -> IO a
-withHttp given access c act = case argumentHttp given of
+withHttp :: Arguments -> (String -> IO ()) -> Access -> Controller -> IO a -> IO a
+withHttp given complain access c act = case argumentHttp given of
   Nothing -> act
   Just (host, port) -> do
     side <- newNorthbound access c
     let settings = Http.setHost (fromString (fromMaybe "127.0.0.1" host)) (Http.setPort (read port) Http.defaultSettings)
     listening "--http" (Just (fromMaybe "127.0.0.1" host), port) . Http.withServer settings (northbound side) $ \server -> do
-      putStrLn ("weft: the network is shown at http://" <> show (Http.serverAddress server) <> "/")
+      logInfo ("weft: the network is shown at http://" <> show (Http.serverAddress server) <> "/")
       case access of
         LocalClients
           | fromMaybe "127.0.0.1" host `notElem` ["127.0.0.1", "localhost", "::1"] ->
-            hPutStrLn stderr "weft: without --northbound-token-file, changes of flows that come from other hosts are refused; what only reads is answered to all"
+            complain "without --northbound-token-file, changes of flows that come from other hosts are refused; what only reads is answered to all"
         _ -> pure ()
       act
 

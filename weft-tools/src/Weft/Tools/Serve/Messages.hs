@@ -6,12 +6,16 @@
 -- handles of "System.IO" are not used, since the end of a program waits until they are flushed. A text may contain the
 -- name of a file that a client asked for, so control characters are replaced by blanks: no name ends a line.
 --
--- Any thread may call these functions. They throw no 'IOException'.
+-- Any thread may call these functions. They throw no 'IOException', except 'writeError'.
 module Weft.Tools.Serve.Messages
   ( logInfo,
     logWarning,
     logError,
     explained,
+
+    -- * For logs with a thread of their own
+    lineOf,
+    writeError,
   )
 where
 
@@ -57,14 +61,26 @@ outputs = unsafePerformIO (newPool 1)
 errors = unsafePerformIO (newPool 1)
 {-# NOINLINE errors #-}
 
+-- | Write a line with a time limit, or drop it.
 writeTo :: Pool -> Fd -> String -> IO ()
 writeTo pool fd text = do
   waiting <- poolQueued <$> statusOf pool
   -- If the pool's queue is full, because nobody reads, the line is dropped at once.
-  if waiting > 50 then pure () else void (try (within (seconds 1) (go (T.encodeUtf8 (T.pack (map visible text <> "\n"))))) :: IO (Either IOException (Maybe ())))
+  if waiting > 50 then pure () else void (try (within (seconds 1) (writeAll pool fd (lineOf text))) :: IO (Either IOException (Maybe ())))
+
+-- | Write bytes on standard error, however long that takes. Throws an 'IOException'.
+writeError :: ByteString -> IO ()
+writeError = writeAll errors stdError
+
+-- | A line, with its end, in which control characters are replaced by blanks.
+lineOf :: String -> ByteString
+lineOf text = T.encodeUtf8 (T.pack (map visible text <> "\n"))
   where
     visible c = if isControl c then ' ' else c
-    go :: ByteString -> IO ()
+
+writeAll :: Pool -> Fd -> ByteString -> IO ()
+writeAll pool fd = go
+  where
     go bytes
       | B.null bytes = pure ()
       | otherwise = do
