@@ -98,6 +98,9 @@ data Cluster = Cluster
     clusterEtcd :: !Etcd,
     -- | The lease, and the time by our clock at which it expires. Changed while 'clusterLock' is held.
     clusterHeld :: !(IORef (Maybe (Lease, Millis))),
+    -- | The time by our clock at which the switches are given up: shortly before the lease expires. Always evaluated.
+    -- Written with 'clusterHeld', read by any thread.
+    clusterEnd :: !(IORef Millis),
     -- | The last leases that etcd gave to this process. Used only by the thread that runs the rounds.
     clusterLeases :: !(IORef [Lease]),
     -- | For how many rounds another lease has had our name. Used only by the thread that runs the rounds.
@@ -128,7 +131,7 @@ data Cluster = Cluster
 withCluster :: ClusterSettings -> (Cluster -> (Controller -> IO b -> IO b) -> IO a) -> IO a
 withCluster options act = do
   etcd <- newEtcd (interval options) (clusterEndpoints options)
-  cluster <- Cluster options etcd <$> newIORef Nothing <*> newIORef [] <*> newIORef 0 <*> newIORef Set.empty <*> newIORef Map.empty <*> newMVar () <*> newIORef True <*> newIORef Map.empty <*> newIORef False <*> newIORef Nothing <*> newIORef Set.empty <*> newIORef 0
+  cluster <- Cluster options etcd <$> newIORef Nothing <*> newIORef minBound <*> newIORef [] <*> newIORef 0 <*> newIORef Set.empty <*> newIORef Map.empty <*> newMVar () <*> newIORef True <*> newIORef Map.empty <*> newIORef False <*> newIORef Nothing <*> newIORef Set.empty <*> newIORef 0
   act cluster $ \c inner ->
     bracket (mapM (uncurry (spawn c)) (threads cluster c)) (mapM_ killThread) (const inner)
   where
@@ -150,12 +153,13 @@ roundsOfLease = 4
 watchOfLease :: ClusterSettings -> Int
 watchOfLease options = clusterLease options * 1000 `div` 16
 
--- | Controller settings for a member: the cluster assigns the roles, and new ports settle for so long that other
+-- | Controller settings for a member: the cluster assigns the roles, which end with the lease, and new ports settle for so long that other
 -- controllers can learn of their links.
 clusterSettings :: Cluster -> Settings -> Settings
 clusterSettings cluster settings =
   settings
     { settingsRole = fmap Just . elect cluster,
+      settingsActiveUntil = readIORef (clusterEnd cluster),
       settingsTopology = (\t -> t {topologySettle = topologySettle t + 2 * millis}) <$> settingsTopology settings
     }
   where
@@ -306,11 +310,11 @@ prolong cluster c = do
     Nothing -> pure (Just Nothing)
   case renewed of
     -- Counted from the request: etcd starts to count later.
-    Just (Just lease) -> set (Just (lease, started + life))
+    Just (Just lease) -> hold cluster (Just (lease, started + life))
     Just Nothing -> do
       lose
       granted <- attempt (enrol cluster)
-      set ((\lease -> (lease, started + life)) <$> join granted)
+      hold cluster ((\lease -> (lease, started + life)) <$> join granted)
       mapM_ (named cluster . isJust) granted
     Nothing -> do
       now <- currentMillis
@@ -319,14 +323,19 @@ prolong cluster c = do
   where
     etcd = clusterEtcd cluster
     life = fromIntegral (clusterLease (clusterOptions cluster)) * 1000
-    set v = withMVar (clusterLock cluster) (\_ -> writeIORef (clusterHeld cluster) v)
     lose = readIORef (clusterMine cluster) >>= giveUp cluster c . Set.toList
 
 -- | Give up all switches, and the lease.
 leave :: Cluster -> Controller -> IO ()
 leave cluster c = do
   readIORef (clusterMine cluster) >>= giveUp cluster c . Set.toList
-  withMVar (clusterLock cluster) (\_ -> writeIORef (clusterHeld cluster) Nothing)
+  hold cluster Nothing
+
+-- | Record the lease.
+hold :: Cluster -> Maybe (Lease, Millis) -> IO ()
+hold cluster held = withMVar (clusterLock cluster) $ \_ -> do
+  writeIORef (clusterHeld cluster) held
+  writeIORef (clusterEnd cluster) $! maybe minBound (subtract (2 * fromIntegral (watchOfLease (clusterOptions cluster))) . snd) held
 
 -- | The key of our name.
 nameKey :: Cluster -> ByteString
@@ -366,14 +375,14 @@ named cluster False = do
 
 -- | Give up all switches before the lease expires. A round may last longer than the lease: if no endpoint answers, each
 -- of its requests waits for each endpoint in turn, and meanwhile others may become masters. If etcd did renew the
--- lease, the next round finds the keys and claims them.
+-- lease, the next round finds the keys and claims them. This thread may run late, after a pause of the process, so the
+-- switches' own threads look at the time, too ('settingsActiveUntil').
 watchLease :: Cluster -> Controller -> IO ()
 watchLease cluster c = do
-  held <- readIORef (clusterHeld cluster)
+  end <- readIORef (clusterEnd cluster)
   now <- currentMillis
-  let over = maybe True (\(_, until') -> now + 2 * fromIntegral (watchOfLease (clusterOptions cluster)) >= until') held
   mine <- Set.toList <$> readIORef (clusterMine cluster)
-  when (over && not (null mine)) $ do
+  when (now >= end && not (null mine)) $ do
     -- The roles come first: nothing may delay them.
     forM_ mine (\d -> generationOf cluster d >>= setRole c d RoleSlave)
     giveUp cluster c mine

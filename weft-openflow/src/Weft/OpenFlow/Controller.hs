@@ -170,7 +170,7 @@ awaitReply c s messages expected = do
   var <- newEmptyMVar
   let asking = Map.fromList [(xid, Asking 0 [] var) | (xid, _) <- numbered]
       change f = atomicModifyIORef' (sessionAsking s) (\m -> (f m, ()))
-      sendNext before (xid, message) = either (pure . Left) (\() -> sendTo s xid message) before
+      sendNext before (xid, message) = either (pure . Left) (\() -> sendTo c s xid message) before
   bracket_ (change (Map.union asking)) (change (`Map.difference` asking)) $ do
     -- Requests that are pending when a session leaves are completed. It may have left before this one was added.
     now <- Map.lookup (featuresDatapath (sessionFeatures s)) <$> readIORef (controllerSessions c)
@@ -245,7 +245,7 @@ portRates c d = do
 sendMessage :: Controller -> DatapathId -> Message -> IO (Either RequestFailure ())
 sendMessage c d message = do
   found <- Map.lookup d <$> readIORef (controllerSessions c)
-  maybe (pure (Left NotConnected)) (\s -> nextXid s >>= \xid -> sendTo s xid message) found
+  maybe (pure (Left NotConnected)) (\s -> nextXid s >>= \xid -> sendTo c s xid message) found
 
 -- | Send messages to a switch, and wait at most 5 seconds until it has processed them: a BARRIER_REQUEST follows. If it
 -- answers any of them with an ERROR, the result is 'RepliedError'; the others may have taken effect.

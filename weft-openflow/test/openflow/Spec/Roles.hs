@@ -24,7 +24,7 @@ import Weft.OpenFlow.Types
 import Weft.OpenFlow.Wire
 
 tests :: TestTree
-tests = testGroup "roles" [roles, roleMeanwhile, staleGeneration, refusedRole, portsOfTakenOver V10, portsOfTakenOver V13]
+tests = testGroup "roles" [roles, roleMeanwhile, staleGeneration, refusedRole, portsOfTakenOver V10, portsOfTakenOver V13, timeOver V10, timeOver V13]
 
 roles :: TestTree
 roles = testCase "a slave says nothing, a master does again" . withWitness plain $ \c address -> withPeer address $ \p -> do
@@ -136,3 +136,37 @@ portsOfTakenOver version = testCase (show version <> ": a new master's applicati
       sendMessageOf V13 (headerXid h) (StatsReplyMessage False (PortDescReply [Port (PortNo 1) (MacAddress 1) "p" 0 0 (0, 0, 0, 0) (0, 0)])) p
       (_, third) <- echoes' p
       third @?= "port"
+
+-- | As after a pause of the process: the time is over before anything has set the role of a slave.
+timeOver :: Version -> TestTree
+timeOver version = testCase (show version <> ": a master whose time is over is a slave before it handles another message") $ do
+  end <- newIORef maxBound
+  let settings = (patient plain) {settingsRole = \_ -> pure (Just (RoleMaster, 5)), settingsActiveUntil = readIORef end}
+      active c = fmap infoActive . Map.lookup (DatapathId 1) <$> connectedSwitches c
+      asked role = when (version == V13) . void . expect ("ROLE_REQUEST, " <> show role) (\case RoleRequest r _ | r == role -> Just (); _ -> Nothing)
+      flow = FlowModMessage defaultFlowMod
+  withWitness settings $ \c address -> withPeer address $ \p -> do
+    switchHandshake c version 1 p
+    asked RoleMaster p
+    packetFrom version 5 (PortNo 1) 1 2 p
+    void (expect "an answer" (\case PacketOutMessage _ -> Just (); _ -> Nothing) p)
+    writeIORef end minBound
+    sendMessage c (DatapathId 1) flow >>= (@?= Left NotMaster)
+    packetFrom version 6 (PortNo 1) 1 2 p
+    sendMessageOf version 7 (EchoRequest "still there") p
+    asked RoleSlave p
+    m <- expect "ECHO_REPLY and no answer before it" (\case EchoReply _ -> Just True; PacketOutMessage _ -> Just False; FlowModMessage _ -> Just False; _ -> Nothing) p
+    snd m @?= True
+    active c >>= (@?= Just False)
+    -- It has asked for the role in time, and the answer is late.
+    setRole c (DatapathId 1) RoleMaster 6
+    asked RoleMaster p
+    asked RoleSlave p
+    sendMessageOf version 8 (EchoRequest "still there") p
+    void (expect "ECHO_REPLY" (\case EchoReply _ -> Just (); _ -> Nothing) p)
+    active c >>= (@?= Just False)
+    writeIORef end maxBound
+    setRole c (DatapathId 1) RoleMaster 7
+    asked RoleMaster p
+    packetFrom version 9 (PortNo 1) 1 2 p
+    void (expect "an answer" (\case PacketOutMessage _ -> Just (); _ -> Nothing) p)

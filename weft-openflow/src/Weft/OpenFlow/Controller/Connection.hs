@@ -167,6 +167,9 @@ receiveSize = 65536
 batch :: Controller -> Session -> ByteString -> ByteString -> IO (Verdict, ByteString)
 batch c s one rest = do
   context <- contextNow c s
+  -- With the clock that was read already; neither allocates.
+  end <- settingsActiveUntil (controllerSettings c)
+  when (contextTime context >= end) (timeOver s)
   out <- newOut (min 65536 (max 256 (B.length one + B.length rest)))
   (verdict, left, n) <- withMVar (sessionLock s) (\_ -> each context out 0 (if B.null one then rest else one))
   done <- Totals n <$> counted out CountPacket <*> counted out CountReply <*> counted out CountFault <*> counted out CountForged

@@ -42,7 +42,7 @@ probe :: Controller -> Session -> [Port] -> IO ()
 probe c s ports = case settingsTopology (controllerSettings c) of
   Nothing -> pure ()
   Just _ -> do
-    active <- readIORef (sessionActive s)
+    active <- activeNow c s
     key <- readIORef (controllerLldpKey c)
     when active (post (sessionOutlet s) (concatMap (frames key) ports))
   where
@@ -80,7 +80,7 @@ probeHosts c hosts = do
   sessions <- readIORef (controllerSessions c)
   forM_ (Map.toList (Map.fromListWith (++) [(d, [(mac, ip, p)]) | (mac, ip, (d, p)) <- hosts])) $ \(d, silent) ->
     forM_ (Map.lookup d sessions) $ \s -> do
-      active <- readIORef (sessionActive s)
+      active <- activeNow c s
       when active (post (sessionOutlet s) (mapMaybe (request s) (take mostProbes silent)))
   where
     request s (mac, ip, p) =
@@ -119,7 +119,7 @@ contextNow c s = do
 -- nothing if this controller is a slave at the switch.
 deliverFrom :: Controller -> Session -> Event -> IO ()
 deliverFrom c s event =
-  readIORef (sessionActive s) >>= \active -> when active $ do
+  activeNow c s >>= \active -> when active $ do
     context <- contextNow c s
     strings <- withMVar (sessionLock s) $ \_ -> do
       replies <- sessionInstance s context event
@@ -140,7 +140,7 @@ deliverReplies c s context xid out (reply : rest) = do
     SendTo d message -> do
       found <- Map.lookup d <$> readIORef (controllerSessions c)
       forM_ found $ \other -> do
-        sent <- sendTo other xid message
+        sent <- sendTo c other xid message
         when (sent == Left NotInVersion) (unfit message)
     Stop -> pure ()
     Notify (HostSeen mac port ip) -> changeTopology c $ \t ->

@@ -10,6 +10,7 @@
 --                        for a master
 --   asked, reading -> settled   another ERROR, or stale too many times: reported; the switch has left the role as it was.
 --                               If it does not support roles, the controller has the role nevertheless, as in 1.0
+--   any     -> asked     the time to be master is over ('timeOver'): ROLE_REQUEST with the role of a slave
 --   any     -> asked     another role is set; answers to earlier requests, which have other transaction IDs, are ignored
 -- @
 --
@@ -23,6 +24,7 @@
 module Weft.OpenFlow.Controller.Roles
   ( assumeRole,
     takeRole,
+    timeOver,
     roleGiven,
     roleRefused,
     configure,
@@ -35,6 +37,7 @@ import Control.Monad (forM, unless, void, when)
 import Data.IORef
 import Data.Int (Int64)
 import qualified Data.Map.Strict as Map
+import Data.Maybe (fromMaybe)
 import Data.Word (Word16, Word64)
 import Weft.OpenFlow.App
 import Weft.OpenFlow.Controller.Discovery
@@ -50,6 +53,18 @@ takeRole c s role generation = do
   new <- modifyMVar (sessionRole s) (\n -> (,) (n + 1) <$> assumeRole s role generation)
   -- A switch at which this controller was a slave is new to the applications, and so are its ports.
   when new (takenOver c s >>= deliverFrom c s)
+
+-- | 'settingsActiveUntil' is over: become a slave of the switch. A role that it gives later is ignored. Called by the
+-- switch's thread.
+timeOver :: Session -> IO ()
+timeOver s = modifyMVar_ (sessionRole s) $ \n -> do
+  active <- readIORef (sessionActive s)
+  asked <- readIORef (sessionClaim s)
+  if active || maybe False ((/= RoleSlave) . claimRole) asked
+    then do
+      generation <- fromMaybe (maybe 0 claimGeneration asked) <$> readIORef (sessionGeneration s)
+      n + 1 <$ assumeRole s RoleSlave generation
+    else pure n
 
 -- | Become a slave at once, or ask the switch for another role. Returns whether the controller is active now and was not
 -- before. 'sessionRole' must be held.

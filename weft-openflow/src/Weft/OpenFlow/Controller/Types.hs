@@ -29,6 +29,7 @@ module Weft.OpenFlow.Controller.Types
 
     -- * Sending
     nextXid,
+    activeNow,
     postMessage,
     sendTo,
   )
@@ -81,6 +82,11 @@ data Settings = Settings
     -- sends them to the switch; 1.0 has no roles, and a slave sends nothing but echoes. 'Nothing': the controller acts as
     -- an equal. A switch of 1.3 may have seen a later generation ID; it is then asked with one that it accepts.
     settingsRole :: DatapathId -> IO (Maybe (Role, Word64)),
+    -- | The instant until which the controller may be master or equal, by the clock of 'contextTime'. It is read before
+    -- messages of a switch are handled and before one is sent to it, so it must be cheap. If it is over, the controller
+    -- becomes a slave of the switch first: a thread that sets roles may run later than the one of the switch, if the
+    -- process was stopped.
+    settingsActiveUntil :: IO Millis,
     -- | Called by any thread of the controller when a switch has connected or disconnected, or something went wrong. For
     -- at most ten incidents a second of a switch, and a hundred of all, and then for the numbers of the others
     -- ('IncidentsOmitted'). It must not block. Its exceptions are dropped, so that no connection ends because of them.
@@ -129,6 +135,7 @@ defaultSettings =
       settingsPortStats = Just (seconds 5),
       settingsUpgrade = pure,
       settingsRole = const (pure Nothing),
+      settingsActiveUntil = pure maxBound,
       settingsOnIncident = const (pure ()),
       settingsOnSwitch = \_ _ -> pure ()
     }
@@ -344,11 +351,18 @@ postMessage s xid message = case encode (sessionVersion s) xid message of
   Nothing -> pure False
   Just bytes -> True <$ post (sessionOutlet s) [bytes :: ByteString]
 
+-- | Whether this controller is active at the switch, and 'settingsActiveUntil' is not over.
+activeNow :: Controller -> Session -> IO Bool
+activeNow c s = do
+  active <- readIORef (sessionActive s)
+  end <- settingsActiveUntil (controllerSettings c)
+  if active && end /= maxBound then (< end) <$> currentMillis else pure active
+
 -- | 'postMessage', if this controller's role permits it. A slave changes no flows and sends no packets (1.3.5, 6.3.4), and
 -- to a switch of 1.0, which has no roles, it sends nothing but echoes.
-sendTo :: Session -> Xid -> Message -> IO (Either RequestFailure ())
-sendTo s xid message = do
-  active <- readIORef (sessionActive s)
+sendTo :: Controller -> Session -> Xid -> Message -> IO (Either RequestFailure ())
+sendTo c s xid message = do
+  active <- activeNow c s
   if active || forSlaves
     then (\sent -> if sent then Right () else Left NotInVersion) <$> postMessage s xid message
     else pure (Left NotMaster)
