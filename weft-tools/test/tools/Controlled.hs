@@ -28,7 +28,7 @@ import Weft.Test.OpenVSwitch
 import Weft.Test.Skip (needProgram, skipUnless, testCase)
 
 tests :: FilePath -> TestTree
-tests program = testGroup "controller" (log' program : unwritableLog program : unreadLog program : unauthorised program : rejected program : map (killed program) ["OpenFlow10", "OpenFlow13"])
+tests program = testGroup "controller" (log' program : unwritableLog program : unreadLog program : unauthorised program : slow program : rejected program : map (killed program) ["OpenFlow10", "OpenFlow13"])
 
 -- | Each of 300 connections of the same switch is three events.
 log' :: FilePath -> TestTree
@@ -87,22 +87,36 @@ answersSwitch port = connected port $ \s -> do
 
 -- | Something answers at the address of etcd, but not with success. A slash at the end of the URL is no path.
 unauthorised :: FilePath -> TestTree
-unauthorised program = testCase "the status with which etcd answers is logged, and its reason" . bracket listener close $ \l -> do
+unauthorised program = testCase "the status with which etcd answers is logged, and its reason" . withEtcd answer $ \url ->
+  weft program [] ["controller", "--listen", "127.0.0.1:0", "--etcd", url <> "/"] $ \p -> do
+    line <- hGetLine (errors p)
+    contains line (url <> ": etcd answered 401 Unauthorized: user name is empty")
+    assertBool line (not (any (`isInfixOf` line) ["does not answer", "StatusCodeException"]))
+  where
+    answer s = do
+      asked <- recv s 65536
+      let body' = if "POST /v3/" `B.isPrefixOf` asked then "{\"error\":\"user name is empty\",\"code\":3}" else "{}"
+      sendAll s ("HTTP/1.1 401 Unauthorized\r\nConnection: close\r\nContent-Length: " <> fromString (show (B.length body')) <> "\r\n\r\n" <> body')
+
+-- | What accepts connections at the address of etcd answers nothing.
+slow :: FilePath -> TestTree
+slow program = testCase "the time in which etcd has to answer is logged" . withEtcd untilClosed $ \url ->
+  weft program [] ["controller", "--listen", "127.0.0.1:0", "--etcd", url] $ \p -> do
+    line <- hGetLine (errors p)
+    contains line (url <> ": etcd did not answer a request within 1.25 s")
+  where
+    untilClosed s = recv s 65536 >>= \bytes -> unless (B.null bytes) (untilClosed s)
+
+-- | Run an action with the URL of a server that handles one connection at a time.
+withEtcd :: (Socket -> IO ()) -> (String -> IO a) -> IO a
+withEtcd serve act = bracket listener close $ \l -> do
   port <- socketPort l
-  bracket (forkIO (forever (accept l >>= \(s, _) -> answer s `finally` close s))) killThread . const $
-    weft program [] ["controller", "--listen", "127.0.0.1:0", "--etcd", "http://127.0.0.1:" <> show port <> "/"] $ \p -> do
-      line <- hGetLine (errors p)
-      contains line ("http://127.0.0.1:" <> show port <> ": etcd answered 401 Unauthorized: user name is empty")
-      assertBool line (not (any (`isInfixOf` line) ["does not answer", "StatusCodeException"]))
+  bracket (forkIO (forever (accept l >>= \(s, _) -> serve s `finally` close s))) killThread (const (act ("http://127.0.0.1:" <> show port)))
   where
     listener = do
       l <- socket AF_INET Stream defaultProtocol
       bind l (SockAddrInet 0 (tupleToHostAddress (127, 0, 0, 1)))
       l <$ listen l 8
-    answer s = do
-      asked <- recv s 65536
-      let body' = if "POST /v3/" `B.isPrefixOf` asked then "{\"error\":\"user name is empty\",\"code\":3}" else "{}"
-      sendAll s ("HTTP/1.1 401 Unauthorized\r\nConnection: close\r\nContent-Length: " <> fromString (show (B.length body')) <> "\r\n\r\n" <> body')
 
 -- | OpenSSL 3.0 makes a certificate of version 1 if it is given no extensions.
 rejected :: FilePath -> TestTree

@@ -93,7 +93,7 @@ call (Etcd manager limit ref) rpc body parser = readIORef ref >>= go []
       request <- parseRequest (url <> rpc)
       -- The limit of http-client ends with the header of the response.
       let asked = httpLbs request {method = "POST", requestBody = RequestBodyLBS (encode body), responseTimeout = responseTimeoutNone, checkResponse = throwErrorStatusCodes} manager
-      answer <- within limit asked >>= maybe (throwIO (EtcdError "etcd does not answer in time")) pure
+      answer <- within limit asked >>= maybe (throwIO (EtcdError ("etcd did not answer a request within " <> show (toSeconds limit) <> " s"))) pure
       either (throwIO . EtcdError . ("etcd's answer was not understood: " <>)) pure (eitherDecode (responseBody answer) >>= parseEither (withObject "an answer" parser))
 
 -- | A number, which etcd sends as text, or omits if it is zero.
