@@ -5,8 +5,9 @@
 -- the controller knows a link. The first probe is an LLDP frame, which bridges do not forward: its link is a cable.
 -- The second has the same content, but a group address that bridges forward: it also finds links through bridges that
 -- are not controlled. Hosts receive these frames too, and may send frames of their own. So a frame has a tag, a keyed
--- hash of the switch and the port (SipHash-2-4, 64 bits), and the controller ignores frames without a valid tag. A
--- host without the key cannot name any port but the one whose frames it receives.
+-- hash of the kind of probe, the switch and the port (SipHash-2-4, 64 bits), and the controller ignores frames without
+-- a valid tag. A host without the key cannot name any port but the one whose frames it receives, nor make a link through
+-- bridges look like a cable. The rest of a frame is not protected, and has no effect.
 --
 -- The tag does not prevent the relay of a genuine frame: two hosts that pass each other the frames of their ports make
 -- a link between these ports, as a cable between them would. The tag does not expire.
@@ -66,12 +67,12 @@ lldpKey s = LldpKey s <$ guard (B.length s == 16)
 lldpKeyBytes :: LldpKey -> ByteString
 lldpKeyBytes (LldpKey s) = s
 
--- | The tag of a switch and a port.
-tagOf :: LldpKey -> DatapathId -> PortNo -> Word64
-tagOf (LldpKey key) (DatapathId d) (PortNo port) = case sipHash (SipKey (word64At 0 key) (word64At 8 key)) message of
+-- | The tag of a kind of probe, given by its EtherType, a switch and a port.
+tagOf :: LldpKey -> Word16 -> DatapathId -> PortNo -> Word64
+tagOf (LldpKey key) etherType (DatapathId d) (PortNo port) = case sipHash (SipKey (word64At 0 key) (word64At 8 key)) message of
   SipHash tag -> tag
   where
-    message = fromMaybe B.empty (runPut (putWord64 d <> putWord32 port))
+    message = fromMaybe B.empty (runPut (putWord16 etherType <> putWord64 d <> putWord32 port))
 
 -- Frames --------------------------------------------------------------------------------
 
@@ -112,7 +113,7 @@ probeFrame destination etherType key datapath (PortNo port) address = fromMaybe 
       tlv 1 (putWord8 7 <> putBytes (prefix <> BC.pack (show datapath)))
         <> tlv 2 (putWord8 7 <> putWord32 port)
         <> tlv 3 (putWord16 120)
-        <> tlv 127 (putBytes organization <> putWord64 (tagOf key datapath (PortNo port)))
+        <> tlv 127 (putBytes organization <> putWord64 (tagOf key etherType datapath (PortNo port)))
         <> putWord16 0
     tlv :: Word16 -> Put -> Put
     tlv kind body = putWord16 (kind * 512 + maybe 0 fromIntegral (putSize body)) <> body
@@ -149,7 +150,7 @@ lldpOrigin key frame s = fromMaybe OtherLldp $ do
         (3, _, more) <- next behind
         (127, value, _) <- next more
         tag <- B.stripPrefix organization value
-        guard (B.length tag == 8 && word64At 0 tag == tagOf key datapath from)
+        guard (B.length tag == 8 && word64At 0 tag == tagOf key (frameType frame) datapath from)
   pure (maybe Forged (const (FromPort datapath from)) tagged)
   where
     next :: ByteString -> Maybe (Word16, ByteString, ByteString)

@@ -45,6 +45,10 @@ lldpForged =
         let s = frame ownKey a
             changed = B.concat [B.take i s, B.singleton (B.index s i `xor` 2 ^ (bit :: Int)), B.drop (i + 1) s]
          in originOf ownKey changed `elem` map Just [Forged, OtherLldp, FromPort (DatapathId d) (PortNo p)],
+      testProperty "a probe that bridges forward, as an LLDP frame, and the reverse" . forAll place2 $ \a ->
+        let bridged = bridgedFrame ownKey (DatapathId (fst a)) (PortNo (snd a)) (MacAddress 5)
+            s `withHeaderOf` header = B.take 14 header <> B.drop 14 s
+         in map (originOf ownKey) [bridged `withHeaderOf` frame ownKey a, frame ownKey a `withHeaderOf` bridged] === [Just Forged, Just Forged],
       testCase "no tag" $ originOf ownKey (B.take 49 (frame ownKey (1, 2)) <> B.replicate 11 0) @?= Just Forged,
       testCase "a frame of another program" $ originOf ownKey (B.take 14 (frame ownKey (1, 2)) <> B.pack ([2, 7, 4, 2, 0, 0, 0, 0, 1] ++ replicate 40 0)) @?= Just OtherLldp
     ]
