@@ -153,8 +153,8 @@ roundsOfLease = 4
 watchOfLease :: ClusterSettings -> Int
 watchOfLease options = clusterLease options * 1000 `div` 16
 
--- | Controller settings for a member: the cluster assigns the roles, which end with the lease, and new ports settle for so long that other
--- controllers can learn of their links.
+-- | Controller settings for a member: the cluster assigns the roles, which end with the lease, and new ports settle for
+-- so long that other controllers can learn of their links.
 clusterSettings :: Cluster -> Settings -> Settings
 clusterSettings cluster settings =
   settings
