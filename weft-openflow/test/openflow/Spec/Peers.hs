@@ -293,8 +293,9 @@ fuzzed = testCase "200 fuzzed connections" . withWitness plain $ \_ address -> f
     stream :: Gen B.ByteString
     stream = do
       version <- elements [V10, V13]
+      -- Six changes do not make the identifier that of the other switch, whose connection would end.
       let one = encoded version 1
-          good = B.concat [one (Hello []), one (FeaturesReply (Features (DatapathId 77) 256 2 0 0 0 [])), one (EchoRequest "x"), one (StatsReplyMessage False (PortStatsReply [])), one (PortStatus PortAdded (Port (PortNo 1) (MacAddress 1) "p" 0 0 (0, 0, 0, 0) (0, 0))), one (PacketInMessage (PacketIn noBuffer 60 (PortNo 1) 0 0 0 [] (B.replicate 60 2)))]
+          good = B.concat [one (Hello []), one (FeaturesReply (Features (DatapathId 0x7777777777777777) 256 2 0 0 0 [])), one (EchoRequest "x"), one (StatsReplyMessage False (PortStatsReply [])), one (PortStatus PortAdded (Port (PortNo 1) (MacAddress 1) "p" 0 0 (0, 0, 0, 0) (0, 0))), one (PacketInMessage (PacketIn noBuffer 60 (PortNo 1) 0 0 0 [] (B.replicate 60 2)))]
       count <- choose (0, 6)
       changes <- vectorOf count ((,) <$> choose (0, B.length good - 1) <*> chooseAny)
       pure (foldr (\(i, x) s -> B.concat [B.take i s, B.singleton (B.index s i `xor` x), B.drop (i + 1) s]) good changes)
