@@ -32,7 +32,7 @@ pingAll topology version = testCase (topology <> ", " <> show version <> ": ping
   withMininet $ \port environment -> do
     let switch = "ovsk,datapath=user,protocols=" <> protocolName version
     said <- bounded environment ["mn", "--topo", topology, "--switch", switch, "--controller", "remote,ip=127.0.0.1,port=" <> port, "--test", "pingall"]
-    assertBool (unlines (lastOf 8 said)) (any ("Results: 0% dropped" `isInfixOf`) said)
+    assertBool (unlines (lastOf 40 said)) (any ("Results: 0% dropped" `isInfixOf`) said)
 
 -- | A network in which a bridge that is not controlled joins the three switches of a ring, and has a host of its own. It
 -- forwards LLDP frames or drops them.
