@@ -110,7 +110,7 @@ coreModules =
     <> [("sim", "Weft" </> "FFI" </> m) | m <- ["Epoll.hsc", "Poll.hsc", "Uring.hsc"]]
   where
     core =
-      ["Backend.hs", "Counters.hs", "Descriptor.hs", "EventLog.hs", "Events.hs", "Heartbeat.hs", "Manager.hs", "Readiness.hs", "Registry.hs"]
+      ["Backend.hs", "Counters.hs", "Descriptor.hs", "EventLog.hs", "Events.hs", "Heartbeat.hs", "Manager.hs", "Readiness.hs", "Registry.hs", "Registry" </> "Table.hs"]
         <> ["Time.hs", "Timer.hs", "Timers.hs", "UseCount.hs", "Wake.hs", "Timer" </> "Search.hs"]
 
 -- | A planted bug: a statement of what is wrong, the module, and a piece of its text with the replacement.
