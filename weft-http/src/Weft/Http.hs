@@ -46,6 +46,7 @@ module Weft.Http
     defaultOptions,
     Limits (..),
     defaultLimits,
+    mostSockets,
     Refusal (..),
     refusalStatus,
     refusalReason,

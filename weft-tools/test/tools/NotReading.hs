@@ -2,7 +2,7 @@
 module NotReading (tests) where
 
 import Control.Concurrent (threadDelay)
-import Control.Concurrent.Async (forConcurrently_)
+import Control.Concurrent.Async (forConcurrently, forConcurrently_)
 import Control.Exception
 import Control.Monad
 import qualified Data.ByteString.Char8 as B
@@ -51,6 +51,21 @@ tests program =
             answer <- recvAll s
             assertBool (show (B.length answer)) (body answer == large)
             close s
+          send' sigTERM p
+          waitForProcess (process p) >>= (@?= ExitSuccess)
+          said <- hGetContents (errors p)
+          assertBool said (null said),
+      testCase "100 clients that connect again and again, with 128 descriptors: no request fails for want of one" . inFolder $ \folder -> do
+        let pages = ["page" <> show i | i <- [1 .. 40 :: Int]]
+        forM_ pages $ \page -> B.writeFile (folder </> page) (B.pack page)
+        started [] (proc "bash" ["-c", "ulimit -n 128; exec \"$@\"", "bash", program, "serve", folder, "--port", "0"]) $ \p -> do
+          warned p "128 descriptors"
+          port <- portOf p
+          answers <- forConcurrently [1 .. 100 :: Int] $ \i ->
+            forM (take 150 (drop i (cycle pages))) $ \page -> try (connected port (\s -> sendAll s (request "GET" ("/" <> page) "keep-alive") >> recv s 2000)) :: IO (Either IOException B.ByteString)
+          -- Connections that are refused or evicted get no answer.
+          let others = [a | Right a <- concat answers, not (B.null a), status a /= 200]
+          assertEqual "other answers than 200" [] (take 3 others)
           send' sigTERM p
           waitForProcess (process p) >>= (@?= ExitSuccess)
           said <- hGetContents (errors p)

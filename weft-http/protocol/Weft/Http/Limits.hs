@@ -4,6 +4,7 @@ module Weft.Http.Limits
   ( -- * Limits
     Limits (..),
     defaultLimits,
+    mostSockets,
 
     -- * Refusals
     Refusal (..),
@@ -34,7 +35,7 @@ data Limits = Limits
     -- | Requests on one HTTP\/1 connection, which is closed afterwards.
     limitRequests :: !Int,
     -- | Connections in total. If there is one more, some idle connections are closed, those with the least share of
-    -- their time left first; if none is idle, the new one is refused.
+    -- their time left first; if none is idle, the new one is refused. See 'mostSockets'.
     limitConnections :: !Int,
     -- | Connections from one IPv4 address, or from one IPv6 network with a prefix of 64 bits.
     limitPerAddress :: !Int,
@@ -117,3 +118,13 @@ refusalReason refusal = case refusal of
   TooManyConnections -> "too_many_connections"
   TooManyOfAddress -> "too_many_of_address"
   LimitExceeded -> "limit_exceeded"
+
+-- | How many sockets may be open at a time, if the number of connections is limited: a sixteenth more, and at least
+-- sixteen, since connections that are refused or were evicted do not count while they end. Nothing is accepted meanwhile
+-- if there are as many.
+mostSockets :: Limits -> Maybe Int
+mostSockets limits
+  | most <= 0 = Nothing
+  | otherwise = Just (most + max 16 (most `div` 16))
+  where
+    most = limitConnections limits

@@ -43,9 +43,10 @@ fromSockets = Sockets
 
 -- | Accept from listeners of any transport, at least one, while an action runs. Each connection
 -- has a thread. When the action ends, the listeners are closed and the remaining threads are killed. The first function
--- is called with the errors of listeners, except those of one connection.
-withTransports :: (SomeException -> IO ()) -> [Listener] -> (Connection -> SockAddr -> IO ()) -> (Acceptors -> IO a) -> IO a
-withTransports report listeners handler act = do
+-- is called with the errors of listeners, except those of one connection. With a number, nothing is accepted while so
+-- many connections are open.
+withTransports :: (SomeException -> IO ()) -> Maybe Int -> [Listener] -> (Connection -> SockAddr -> IO ()) -> (Acceptors -> IO a) -> IO a
+withTransports report most listeners handler act = do
   accepted@(Accepted threads acceptors failure) <- Accepted <$> newTVarIO Set.empty <*> newTVarIO 0 <*> newTVarIO Nothing
   let ended l e = do
         atomically (modifyTVar' failure (maybe (Just e) Just))
@@ -54,7 +55,7 @@ withTransports report listeners handler act = do
       start = forM listeners $ \l -> do
         atomically (modifyTVar' acceptors (+ 1))
         t <- forkIOWithUnmask $ \unmask ->
-          unmask (acceptLoop report threads handler l >>= mapM_ (ended l)) `finally` atomically (modifyTVar' acceptors (subtract 1))
+          unmask (acceptLoop report most threads handler l >>= mapM_ (ended l)) `finally` atomically (modifyTVar' acceptors (subtract 1))
         t <$ labelThread t "weft http accept"
       stop running = do
         mapM_ listenerClose listeners
@@ -77,11 +78,12 @@ reported report e = report (toException e) `catch` failed
 
 -- | Accept until the listener is closed or fails; then its error is returned. After errors of one connection, and if no
 -- descriptor or memory is left, pause and retry.
-acceptLoop :: (SomeException -> IO ()) -> TVar (Set.Set ThreadId) -> (Connection -> SockAddr -> IO ()) -> Listener -> IO (Maybe IOException)
-acceptLoop report threads handler l = go (0 :: Int)
+acceptLoop :: (SomeException -> IO ()) -> Maybe Int -> TVar (Set.Set ThreadId) -> (Connection -> SockAddr -> IO ()) -> Listener -> IO (Maybe IOException)
+acceptLoop report most threads handler l = go (0 :: Int)
   where
     -- Given how many times in a row there was no network.
     go down = do
+      mapM_ (\n -> atomically (readTVar threads >>= check . (< n) . Set.size)) most
       next <- try (mask_ (listenerAccept l >>= serve))
       case next of
         Right () -> go 0

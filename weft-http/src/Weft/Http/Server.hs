@@ -131,16 +131,18 @@ withServerWith options settings app act = do
     listening server handler inner = case (optionTransports options, optionListeners options) of
       (transports@(first : _), _) -> do
         serverOnListen server (listenerAddress first)
-        withTransports (settingsOnException settings Nothing) transports handler inner
+        withTransports (settingsOnException settings Nothing) most transports handler inner
       ([], []) -> withListeners settings server (ofSocket handler) (inner . fromSockets)
       ([], listeners) -> W.withServerOn server listeners (ofSocket handler) (inner . fromSockets)
     ofSocket handler sock peer = do
       when (sendBuffer > 0) (W.setSocketOption sock W.SendBuffer sendBuffer)
       handler (socketConnection sock peer) peer
     sendBuffer = maybe 0 limitSendBuffer (optionLimits options)
+    most = optionLimits options >>= mostSockets
     base ended =
       defaultServerSettings
-        { serverOnListen = \_ -> do
+        { serverMostConnections = most,
+          serverOnListen = \_ -> do
             settingsInstallShutdownHandler settings (void (tryPutMVar ended Nothing))
             settingsBeforeMainLoop settings,
           serverOnException = \_ -> settingsOnException settings Nothing

@@ -17,7 +17,7 @@ import Control.Monad (forM_, unless, void, when, (<=<))
 import Data.Bifunctor (first)
 import Data.List (intercalate)
 import qualified Data.Map.Strict as Map
-import Data.Maybe (isJust, isNothing)
+import Data.Maybe (isJust, isNothing, mapMaybe)
 import Data.String (fromString)
 import GHC.IO.Exception (IOException (ioe_description))
 import Network.Wai (Application)
@@ -293,7 +293,7 @@ withinDescriptors sources inherited = do
     Just n -> do
       let own = 24 + 4 * caps + inherited + caps * length (listens settings <> httpsRedirect settings) + Map.size (sourcesHosts sources)
           free = n - n `div` 8 - own
-          most = max 1 (if null (httpsRedirect settings) then free else free * 8 `div` 9)
+          most = until (\c -> c <= 1 || socketsOf c <= free) (subtract 1) free
       files <- newOpenFiles (max 4 (n `div` 8))
       if usesKernel && (limitConnections wanted > most || limitConnections wanted <= 0)
         then do
@@ -304,6 +304,10 @@ withinDescriptors sources inherited = do
     settings = sourcesMain sources
     wanted = limits settings
     usesKernel = inherited > 0 || isNothing (stack settings)
+    -- With so many connections, those of the servers that redirect included.
+    socketsOf n = sum (mapMaybe mostSockets (given : [given {limitConnections = redirectingConnections given} | not (null (httpsRedirect settings))]))
+      where
+        given = wanted {limitConnections = n}
 
 -- | The number of connections for the servers that redirect: an eighth of the limit.
 redirectingConnections :: Limits -> Int

@@ -75,10 +75,12 @@ import System.IO (hPutBuf, stderr, utf8)
 import System.IO.Error (catchIOError)
 import Weft.Blocking (blocking)
 import Weft.Core.Descriptor (prepareDescriptor)
+import Weft.Core.Time (Instant (..), after)
 import Weft.Duration
 import Weft.Socket.Basic
 import Weft.Socket.Options
 import Weft.Socket.Types
+import Weft.Sys (now)
 import Weft.Thread.Time (within)
 
 -- | Settings of a server. Begin with 'defaultServerSettings'.
@@ -94,16 +96,19 @@ data ServerSettings = ServerSettings
     serverAcceptors :: Maybe Int,
     -- | Send small messages at once (@TCP_NODELAY@).
     serverNoDelay :: Bool,
+    -- | The most connections that may be open at a time, and as many more as there are acceptors. At the limit nothing is
+    -- accepted until a connection ends; clients wait in the backlog. 'Nothing': no limit but that on descriptors.
+    serverMostConnections :: Maybe Int,
     -- | Called once, when clients can connect and before the first of them is
     -- served, with the address. What it throws ends the server.
     serverOnListen :: SockAddr -> IO (),
     -- | Called with an exception of a handler and its peer, or with 'Nothing' and the error of an
-    -- acceptor. If it throws itself, that exception goes to 'reportException'.
+    -- acceptor; while there are no descriptors left, once a second by each. If it throws itself, that exception goes to 'reportException'.
     serverOnException :: Maybe SockAddr -> SomeException -> IO ()
   }
 
 -- | All addresses, a port that the system chooses, a backlog of 4,096, an acceptor for each
--- capability, @TCP_NODELAY@; exceptions go to 'reportException'.
+-- capability, @TCP_NODELAY@, no limit on connections; exceptions go to 'reportException'.
 defaultServerSettings :: ServerSettings
 defaultServerSettings =
   ServerSettings
@@ -112,6 +117,7 @@ defaultServerSettings =
       serverBacklog = 4096,
       serverAcceptors = Nothing,
       serverNoDelay = True,
+      serverMostConnections = Nothing,
       serverOnListen = const (pure ()),
       serverOnException = reportException
     }
@@ -170,7 +176,10 @@ withServerOn settings listeners handler = bracket (startServer settings handler 
 
 -- | The number of connections that are being served.
 serverConnections :: Server -> IO Int
-serverConnections server = sum <$> mapM (readTVarIO . connectionCount) (serverTables server)
+serverConnections = openConnections . serverTables
+
+openConnections :: [Connections] -> IO Int
+openConnections tables = sum <$> mapM (readTVarIO . connectionCount) tables
 
 -- | Block until the server accepts no more: it was stopped or drained, or its listening sockets were
 -- closed. If they failed, throws the error of the first one.
@@ -230,7 +239,7 @@ startServer settings handler listeners = (`onException` mapM_ close listeners) $
   -- Not masked as the rest of this: threads that it forks inherit its state.
   interruptible (serverOnListen settings bound)
   threads <- forM (zip3 [0 ..] listeners tables) $ \(i, l, table) ->
-    startAcceptor settings handler (placement caps (length listeners) i) i l table
+    startAcceptor settings handler (placement caps (length listeners) i) i l tables table
   pure (Server bound threads listeners tables)
   where
     -- Which capability the nth connection of an acceptor goes to.
@@ -302,11 +311,13 @@ startAcceptor ::
   (Int -> Int) ->
   Int ->
   Socket ->
+  [Connections] ->
   Connections ->
   IO Acceptor
-startAcceptor settings handler place i listener table = do
+startAcceptor settings handler place i listener tables table = do
   ended <- newEmptyMVar
-  t <- mask_ $ forkOnWithUnmask i (\unmask -> (unmask acceptLoop `catch` ignore) >>= finish ended)
+  reportedAt <- newIORef (Instant minBound)
+  t <- mask_ $ forkOnWithUnmask i (\unmask -> (unmask (acceptLoop reportedAt) `catch` ignore) >>= finish ended)
   labelThread t ("weft acceptor " <> show i)
   pure (Acceptor t ended)
   where
@@ -315,20 +326,28 @@ startAcceptor settings handler place i listener table = do
     -- Closed, so that the kernel gives new connections to other listeners, or refuses them.
     finish ended failure = uninterruptibleMask_ (close listener >> putMVar ended failure)
     -- The error, unless the socket was closed.
-    acceptLoop = do
+    acceptLoop reportedAt = do
+      mapM_ untilRoom (serverMostConnections settings)
       r <- mask_ (try (accept listener >>= startConnection settings handler place table))
       case r of
-        Right () -> acceptLoop
+        Right () -> acceptLoop reportedAt
         Left e
-          | errno e `elem` map Just passing -> acceptLoop
+          | errno e `elem` map Just passing -> acceptLoop reportedAt
           | errno e `elem` map Just exhausted -> do
-            report settings Nothing (toException e)
+            t <- now
+            before <- readIORef reportedAt
+            when (t >= seconds 1 `after` before) $ do
+              report settings Nothing (toException e)
+              writeIORef reportedAt t
             recover
-            acceptLoop
+            acceptLoop reportedAt
           | otherwise -> do
             report settings Nothing (toException e)
             pure (if errno e == Just eBADF then Nothing else Just e)
     errno e = Errno <$> ioe_errno e
+    untilRoom most = do
+      open <- openConnections tables
+      when (open >= most) . atomically $ mapM (readTVar . connectionCount) tables >>= check . (< most) . sum
     -- Errors of the one connection that was to be accepted: accept(2), \"Error
     -- handling\".
     passing =
@@ -337,8 +356,8 @@ startAcceptor settings handler place i listener table = do
     -- Out of descriptors. Connections wait in the backlog, so the listener stays readable,
     -- and accepting again at once would spin. Wait until a connection of ours ends, or for a while.
     recover = do
-      now <- readTVarIO (connectionCount table)
-      void (within (milliseconds 100) (waitBelow now table))
+      open <- readTVarIO (connectionCount table)
+      void (within (milliseconds 100) (waitBelow open table))
 
 -- | Masked, so that no accepted socket is lost.
 startConnection ::

@@ -159,6 +159,24 @@ tests =
           blocked waiting >>= assertBool "one of them accepts"
           mapM_ (`shutdown` ShutdownBoth) (drop 1 listeners)
           failsWith "waitServer" eINVAL (result "waitServer" waiting),
+      test "with a limit on connections, others wait until one has ended" $ do
+        go <- newEmptyMVar
+        most <- newIORef 0
+        let handler s _ = readMVar go >> sendAll s (C.pack "1")
+        withServer settings {serverMostConnections = Just 4} handler $ \server -> do
+          acceptors <- getNumCapabilities
+          clients <- replicateM 30 (connected server)
+          eventually "four are served" ((>= 4) <$> serverConnections server)
+          replicateM_ 50 $ do
+            n <- serverConnections server
+            modifyIORef' most (max n)
+            pause 1
+          found <- readIORef most
+          assertBool (show found) (found <= 3 + acceptors)
+          putMVar go ()
+          forM_ clients $ \s -> do
+            recv s 10 >>= (@?= C.pack "1")
+            close s,
       -- A connection's thread may run on another capability before its acceptor goes on.
       test "a connection that is served is counted" $ do
         found <- newEmptyMVar
