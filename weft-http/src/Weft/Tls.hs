@@ -165,8 +165,10 @@ replaceCertificates server sources = do
   authorities <- try (loadClientAuthorities (serverSettings server))
   atomicModifyIORef' (serverLoaded server) $ \(Loaded old oldAuthorities) ->
     let earlier source = lookup source old
-        new = [(source, c) | (source, outcome) <- zip sources credentials, Just c <- [either (const (earlier source)) Just (outcome :: Either IOException Credential)]]
-     in (Loaded (if null new then old else new) (fromRight oldAuthorities authorities), ())
+        new = [(source, c) | (source, outcome) <- zip sources credentials, Just !c <- [either (const (earlier source)) Just (outcome :: Either IOException Credential)]]
+        -- Evaluated: what is left to evaluate would keep everything that was loaded earlier.
+        next = length new `seq` (if null new then old else new)
+     in (Loaded next $! fromRight oldAuthorities authorities, ())
   pure (lefts credentials <> lefts [authorities])
 
 load :: TlsServerSettings -> IO Loaded

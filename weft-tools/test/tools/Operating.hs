@@ -28,7 +28,7 @@ import System.FilePath ((</>))
 import System.IO
 import System.Posix.Files (createNamedPipe, readSymbolicLink)
 import System.Posix.IO (FdOption (CloseOnExec), setFdOption)
-import System.Posix.Signals (sigHUP, sigTERM)
+import System.Posix.Signals (sigCONT, sigHUP, sigSTOP, sigTERM)
 import System.Posix.Temp (mkdtemp)
 import System.Posix.Types (Fd (..))
 import System.Process
@@ -226,6 +226,30 @@ tests program =
           send' sigHUP p
           hGetLine (output p) >>= (@?= "weft: reloaded")
           homeOf folder "b.pem" "b.test" port >>= (@?= "<p>home</p>"),
+      testCase "a server that is stopped and continued reads first what its clients have sent meanwhile" . inFolder $ \folder ->
+        weft program [] ["serve", folder, "--port", "0", "--head-timeout", "2", "--keep-alive", "2"] $ \p -> do
+          port <- portOf p
+          connected port $ \half -> connected port $ \idle -> do
+            sendAll half (B.pack "GET / HTTP/1.1\r\n")
+            sendAll idle (request "GET" "/" "keep-alive")
+            first <- recv idle 65536
+            status first @?= 200
+            send' sigSTOP p
+            sendAll half (B.pack "Host: localhost\r\nConnection: close\r\n\r\n")
+            sendAll idle (request "GET" "/" "close")
+            threadDelay 4500000
+            send' sigCONT p
+            recvAll half >>= answered 200 "<p>home</p>"
+            recvAll idle >>= answered 200 "<p>home</p>",
+      testCase "an error page that does not exist: a warning at the start and at a reload" . inFolder $ \folder -> do
+        config folder ["port: 0", "error-page: [404=/none.html]"]
+        run folder [] $ \p -> do
+          warned p "error-page: the site has no file /none.html"
+          _ <- portOf p
+          config folder ["port: 0", "error-page: [404=/missing.html]"]
+          send' sigHUP p
+          warned p "error-page: the site has no file /missing.html"
+          hGetLine (output p) >>= (@?= "weft: reloaded"),
       testCase "SIGHUP: a host comes with its certificate, and another one goes with its own" . inFolder $ \folder -> do
         let names = ["a", "b", "c"]
             hosts chosen = config folder (["port: 0", "hosts:"] <> ["  " <> name <> ".test: {certificate: " <> folder </> name <> ".pem, key: " <> folder </> name <> ".key}" | name <- chosen])

@@ -45,7 +45,7 @@ module Weft.IdleTimer
 where
 
 import Control.Exception (bracket, bracket_, onException)
-import Control.Monad (forM_, join, when)
+import Control.Monad (forM_, when)
 import Data.IORef
 import Data.Int (Int64)
 import Weft.Core.Manager
@@ -96,7 +96,7 @@ data IdleTimer = IdleTimer
     -- | The time, in nanoseconds, that 'reset' gives it.
     idleTimerSpan :: !Int64,
     -- | What to do when it is due; dropped by 'stop', and once it has expired.
-    idleTimerAction :: !(IORef (IO WhenDue)),
+    idleTimerAction :: !(IORef (Duration -> IO WhenDue)),
     -- | The manager's timer that checks word 0 next. Written by the thread that sets it.
     idleTimerTimer :: !(IORef (Maybe Timer))
   }
@@ -145,11 +145,13 @@ newIdleTimer len act = do
 
 -- | A paused idle timer: it does not run until 'resume', and the manager has no timer for it before.
 newPausedIdleTimer :: Duration -> IO () -> IO IdleTimer
-newPausedIdleTimer len act = newDecidingIdleTimer len (pure (Expire act))
+newPausedIdleTimer len act = newDecidingIdleTimer len (\_ -> pure (Expire act))
 
 -- | A paused idle timer that may get more time when it is due. The dispatcher runs the action each time, and its result
--- decides. It must neither block nor throw. It does not run twice at the same time.
-newDecidingIdleTimer :: Duration -> IO WhenDue -> IO IdleTimer
+-- decides. It must neither block nor throw. It does not run twice at the same time. It gets the time by which the
+-- dispatcher is late: if that is a second or more, the process was stopped, or the machine overloaded, and what a peer
+-- has sent meanwhile may not have been read.
+newDecidingIdleTimer :: Duration -> (Duration -> IO WhenDue) -> IO IdleTimer
 newDecidingIdleTimer (Duration len) decide = do
   d <- (\ws -> IdleTimer ws (max 0 len)) <$> newAtomicWords 5 <*> newIORef decide <*> newIORef Nothing
   pokeWord (idleTimerWords d) wordLook paused
@@ -195,10 +197,11 @@ watch d from = mask_ $ do
         Due | Instant (fromIntegral at) <= t -> do
           -- Another timer of this time may be here too, on another dispatcher.
           claimed <- casWord ws wordLook mine deciding
-          False <$ when (claimed == mine) (join (readIORef (idleTimerAction d)) >>= fire at)
+          False <$ when (claimed == mine) (readIORef (idleTimerAction d) >>= ($ lateAt t at) >>= fire at)
         Due -> False <$ follow mine
     -- The timer that word 3 names is spent. Should 'watch' throw, the next reset sets a timer.
     follow mine = watch d mine `onException` casWord ws wordLook mine paused
+    lateAt (Instant t) at = Duration (t - fromIntegral at)
     fire at due = case due of
       Later (Duration more) -> do
         t <- coarseNow
@@ -252,8 +255,8 @@ stop d = do
     writeIORef (idleTimerAction d) nothing
     readIORef (idleTimerTimer d) >>= mapM_ cancelTimer
 
-nothing :: IO WhenDue
-nothing = pure (Expire (pure ()))
+nothing :: Duration -> IO WhenDue
+nothing _ = pure (Expire (pure ()))
 
 -- | Run an operation that waits for a peer, with the timer set to that length. Several threads may do that at once:
 -- each that begins sets the timer, and the last one that ends pauses it.

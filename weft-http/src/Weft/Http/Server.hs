@@ -48,7 +48,7 @@ import Weft.Http.Limits
 import Weft.Http.ProxyProtocol
 import Weft.Http.Render (refusalMessage)
 import Weft.Http.Request (securityKey)
-import Weft.Http.SendTime (moreTime)
+import Weft.Http.SendTime (afterPause, moreTime, ranLate)
 import Weft.Http.Settings
 import Weft.Http.Table
 import Weft.Http.Timeouts
@@ -319,11 +319,13 @@ serveAdmitted shared options admission table app plain peer0 restore = do
         mode = settingsProxyProtocol settings
     -- Runs in the dispatcher. Refusals are reported before the connection is closed, since a test or a program that counts
     -- them may wait for the close.
-    timeOver self cells = do
+    timeOver self cells late = do
       phase <- peekWord cells cellPhase
       unfinished <- (+) <$> peekWord cells cellHandshake <*> peekWord cells cellBegun
       case () of
         _
+          -- What clients have sent while the process did not run is read first.
+          | ranLate late -> pure (Later afterPause)
           | phase == phaseBusy -> maybe (Expire (refused ClientTooSlow `finally` connAbort plain)) Later <$> moreTime plain cells cellSending (sharedTimeout shared)
           -- The connection's thread has to end the TLS session, and may have to wait for the client to do so.
           | secured, unfinished == 0, phase `notElem` [phaseEnding, phaseEnded] -> Later farewellTime <$ endSoon self cells

@@ -188,7 +188,8 @@ newHttp2 settings below application = do
   self <- myThreadId
   sending <- newAtomicWords 1
   let time = limitFrame (http2Limits settings)
-  timer <- newDecidingIdleTimer time (maybe (Expire (connAbort below)) Later <$> moreTime below sending 0 time)
+  timer <- newDecidingIdleTimer time $ \late ->
+    if ranLate late then pure (Later afterPause) else maybe (Expire (connAbort below)) Later <$> moreTime below sending 0 time
   Http2 below settings application self
     <$> newTVarIO 65535
     <*> newTVarIO 65535
@@ -410,7 +411,12 @@ awaitClient stalled (StreamWait left) act = do
       _ <- Timer.cancel timer
       Instant t' <- now
       writeIORef left (before - (t' - t))
-      maybe (throwIO stalled) pure r
+      let late = ranLate (Duration (t' - t - before))
+      case r of
+        Just a -> pure a
+        -- What the client has sent while the process did not run is read first.
+        Nothing | late -> writeIORef left (durationNs afterPause) >> wait
+        Nothing -> throwIO stalled
 
 -- Windows ----------------------------------------------------------------------------
 

@@ -76,6 +76,7 @@ serve given = do
     logInfo ("weft: " <> name <> " cannot be used (" <> why <> "); using " <> choiceBackend choice)
   tls <- loadCertificates sources `catch` cannot
   inherited <- inheritedSockets `catch` cannot
+  mapM_ logWarning =<< missingPages sources
   (files, bounded) <- withinDescriptors sources (length inherited)
   events <- newChan
   onSignals events
@@ -244,6 +245,7 @@ reload process settings = do
         Right () -> do
           certificates (if secured sources then (`replaceCertificates` certificateSources sources) else reloadTlsServer)
           let fixed = unchangeable (processValues process) values <> ["certificate" | secured sources /= isJust (processTls process)]
+          mapM_ logWarning =<< missingPages sources
           unless (null fixed) (logWarning ("a restart is needed to change " <> unwords fixed))
           logInfo "weft: reloaded"
           pure (sourcesMain sources)

@@ -149,7 +149,7 @@ tests =
       test "given more time when it is due, until the action has it pass" $ do
         (fired, act) <- counter
         asked <- newIORef (0 :: Int)
-        _ <- newDecidingIdleTimer (milliseconds 10) (atomicModifyIORef' asked (\n -> (n + 1, if n < 3 then Later (milliseconds 10) else Expire act))) >>= \d -> d <$ reset d
+        _ <- newDecidingIdleTimer (milliseconds 10) (\_ -> atomicModifyIORef' asked (\n -> (n + 1, if n < 3 then Later (milliseconds 10) else Expire act))) >>= \d -> d <$ reset d
         eventually "it passes" ((== 1) <$> readIORef fired)
         stays 50 "it passed again" ((== 1) <$> readIORef fired)
         readIORef asked >>= (@?= 4),
@@ -157,7 +157,7 @@ tests =
         (fired, act) <- counter
         asked <- newIORef (0 :: Int)
         ref <- newIORef (pure ())
-        d <- newDecidingIdleTimer (milliseconds 10) $ do
+        d <- newDecidingIdleTimer (milliseconds 10) $ \_ -> do
           join (readIORef ref)
           atomicModifyIORef' asked (\n -> (n + 1, if n == 0 then Later (milliseconds 5) else Expire act))
         writeIORef ref (resetFor d (seconds 100))
@@ -178,7 +178,7 @@ tests =
       test "one dispatcher at a time decides" . forM_ [1 .. times 10] $ \_ -> do
         caps <- getNumCapabilities
         (inside, most) <- (,) <$> newIORef (0 :: Int) <*> newIORef 0
-        d <- newDecidingIdleTimer (seconds 100) $ do
+        d <- newDecidingIdleTimer (seconds 100) $ \_ -> do
           n <- atomicModifyIORef' inside (\n -> (n + 1, n + 1))
           atomicModifyIORef' most (\m -> (max m n, ()))
           spin 5

@@ -20,7 +20,7 @@ where
 
 import Control.Exception (bracket)
 import Data.IORef
-import Weft.Duration (Duration)
+import Weft.Duration (Duration, seconds)
 import Weft.IdleTimer
 
 -- | The liveness of a switch.
@@ -40,11 +40,14 @@ withLiveness after dead ask gone = bracket start (stop . livenessTimer)
       asked <- newIORef False
       timer <- newDecidingIdleTimer after (silent asked)
       Liveness timer asked <$ reset timer
-    silent asked = do
+    silent asked late = do
       before <- readIORef asked
-      if before
-        then pure (Expire gone)
-        else Later dead <$ (writeIORef asked True >> ask)
+      case () of
+        _
+          -- What switches have sent while the process did not run is read first.
+          | late >= seconds 1 -> pure (Later (seconds 1))
+          | before -> pure (Expire gone)
+          | otherwise -> Later dead <$ (writeIORef asked True >> ask)
 
 -- | The switch has sent something. Called by its thread.
 alive :: Liveness -> IO ()

@@ -9,6 +9,7 @@ module Weft.Tools.Serve.Files
     certificateSources,
     loadCertificates,
     faultsOf,
+    missingPages,
   )
 where
 

@@ -213,7 +213,7 @@ table =
       one (range 0 1000000) (\v s -> s {cacheBytes = 1000000 * v}),
     live What "trust" (One "SECONDS") "How long cached contents are used before they are compared with the disk (1)" $
       one (time 0) (\v s -> s {trust = v}),
-    fixed Protection "head-timeout" (One "SECONDS") "Time for a request's head, from its first byte to its last, and before the first one for the PROXY header and the TLS handshake together (10)" $
+    fixed Protection "head-timeout" (One "SECONDS") "Time for a request's head, from its first byte to its last, for a connection's first one from the beginning of the connection, and before that for the PROXY header and the TLS handshake together (10)" $
       limit (time 0.001) (\v l -> l {limitHeadTime = v}),
     fixed Protection "timeout" (One "SECONDS") "Time for each 2 KiB of a request's body and each 128 KiB of a response (30)" $
       one (range 1 86400) (\v s -> s {timeout = v}),
