@@ -72,8 +72,8 @@ data LogSettings = LogSettings
     logBuffer :: !Int,
     -- | How long a line is held back to be written together with others, while there is room.
     logDelay :: !Duration,
-    -- | Called with the error of the last failed write and the number of lines lost by failed writes since the last
-    -- call: at most once a minute, on the thread that writes, and once more when the log is closed if lines were lost
+    -- | Called with the error of the last failed write and the number of lines lost since the last call, by failed
+    -- writes or because they were not written fast enough (a user error): at most once a minute, on the thread that writes, and once more when the log is closed if lines were lost
     -- after that.
     logOnError :: !(IOException -> Int -> IO ())
   }
@@ -108,6 +108,8 @@ data AccessLog = AccessLog
     accessFailed :: !(IORef Int),
     -- | The lines lost since the last report, and the last error. Changed while the sink is held.
     accessUnreported :: !(IORef (Maybe (IOException, Int))),
+    -- | The number of dropped lines that 'accessUnreported' has included. Changed while the sink is held.
+    accessDropped :: !(IORef Int),
     -- | The instant before which no further failure is reported. Changed while the sink is held.
     accessQuiet :: !(IORef Instant)
   }
@@ -131,9 +133,15 @@ withAccessLog settings act = bracket open close $ \accessLog ->
         <*> newIORef 0
         <*> newIORef 0
         <*> newIORef Nothing
+        <*> newIORef 0
         <*> newIORef (Instant minBound)
     -- No thread holds the sink any more.
-    close accessLog = (tryTakeMVar (accessSink accessLog) >>= mapM_ closeSink) `finally` within (seconds 2) (report accessLog)
+    close accessLog = (tryTakeMVar (accessSink accessLog) >>= mapM_ closeSink) `finally` within (seconds 2) (abandon accessLog >> report accessLog)
+    -- Lines that nobody has taken in two seconds.
+    abandon accessLog = do
+      left <- sum . map batchLines <$> takeBatches (accessBuffer accessLog)
+      when (left > 0) (lose accessLog tooSlow left)
+      noteDropped accessLog
     start accessLog = do
       t <- forkIOWithUnmask (\unmask -> unmask (writer accessLog))
       t <$ labelThread t "weft access log"
@@ -213,15 +221,30 @@ drain :: AccessLog -> Sink -> IO ()
 drain accessLog sink = do
   batches <- takeBatches (accessBuffer accessLog)
   forM_ batches $ \batch -> do
-    outcome <- try (writeSink sink (batchMemory batch) (batchBytes batch))
-    case outcome of
-      Right () -> modifyIORef' (accessWritten accessLog) (+ batchLines batch)
-      Left e -> do
-        modifyIORef' (accessFailed accessLog) (+ batchLines batch)
-        modifyIORef' (accessUnreported accessLog) $ \before -> let !n = maybe 0 snd before + batchLines batch in Just (e, n)
+    (whole, failure) <- writeSink sink (batchMemory batch) (batchBytes batch) `onException` failed tooSlow (batchLines batch)
+    modifyIORef' (accessWritten accessLog) (+ whole)
+    forM_ failure $ \e -> failed e (batchLines batch - whole)
+  noteDropped accessLog
   t <- now
   quiet <- readIORef (accessQuiet accessLog)
   when (t >= quiet) (report accessLog)
+  where
+    failed e n = modifyIORef' (accessFailed accessLog) (+ n) >> lose accessLog e n
+
+-- | Lines were lost, because of an error.
+lose :: AccessLog -> IOException -> Int -> IO ()
+lose accessLog e n = modifyIORef' (accessUnreported accessLog) $ \before -> let !m = maybe 0 snd before + n in Just (e, m)
+
+-- | Count the lines for which there was no room since the last time.
+noteDropped :: AccessLog -> IO ()
+noteDropped accessLog = do
+  dropped <- droppedLines (accessBuffer accessLog)
+  before <- readIORef (accessDropped accessLog)
+  writeIORef (accessDropped accessLog) dropped
+  when (dropped > before) (lose accessLog tooSlow (dropped - before))
+
+tooSlow :: IOException
+tooSlow = userError "they were not written fast enough"
 
 -- | Report the lines that were lost since the last report, if there are any. The caller holds the sink, or closes the
 -- log.

@@ -241,6 +241,24 @@ tests program =
             send' sigCONT p
             recvAll half >>= answered 200 "<p>home</p>"
             recvAll idle >>= answered 200 "<p>home</p>",
+      testCase "a log whose disk was full: the line that was cut is ended, and the next ones are whole" . inFolder $ \folder -> do
+        needProgram "prlimit"
+        let file = folder </> "log.json"
+            asks port = mapM_ (\i -> get port ("/?" <> i) >>= answered 200 "<p>home</p>")
+        started [] (proc "bash" ["-c", "trap '' XFSZ; ulimit -S -f 1; exec \"$@\"", "bash", program, "serve", folder, "--port", "0", "--log", file, "--log-format", "json"]) $ \p -> do
+          port <- portOf p
+          asks port (map show [1 .. 40 :: Int])
+          hGetLine (errors p) >>= \line -> assertBool line ("lost: " `isInfixOf` line)
+          pid <- getPid (process p)
+          forM_ pid $ \n -> callSilently "prlimit" ["--pid", show n, "--fsize=unlimited"]
+          asks port ["again1", "again2", "again3"]
+          send' sigTERM p
+          waitForProcess (process p) >>= (@?= ExitSuccess)
+          logged <- B.lines <$> B.readFile file
+          let whole line = B.isPrefixOf (B.pack "{\"time\"") line && B.isSuffixOf (B.pack "}") line && B.count '{' line == 1
+              again = filter (B.isInfixOf (B.pack "?again")) logged
+          length (filter (not . whole) logged) @?= 1
+          (length again, all whole again) @?= (3, True),
       testCase "an error page that does not exist: a warning at the start and at a reload" . inFolder $ \folder -> do
         config folder ["port: 0", "error-page: [404=/none.html]"]
         run folder [] $ \p -> do
