@@ -2,7 +2,7 @@
 
 -- |
 -- Writes the body of a response into a buffer and sends it: chunked, with a declared length, or delimited by the end of
--- the connection. Used by one thread.
+-- the connection. Used by one thread at a time ("Weft.Http.BodyState").
 --
 -- A buffer begins with the response's head until the head has been sent. For a chunked body there is a gap after the
 -- head for the size line of the following chunk. When the size is known, the head is moved up to that line, so that
@@ -40,6 +40,7 @@ import Data.Word (Word8)
 import Foreign.Marshal.Utils (moveBytes)
 import Foreign.Ptr (Ptr, minusPtr, plusPtr)
 import GHC.ForeignPtr (unsafeWithForeignPtr)
+import Weft.Http.BodyState
 import Weft.Http.Buffer
 import Weft.Http.Render
 import Weft.Http.Timeouts
@@ -70,23 +71,22 @@ data Writer = Writer
     -- | The buffer, if there is one. Written by the thread that responds, like the cells.
     writerBuffer :: !(IORef (Maybe Buffer)),
     -- | The offsets of the end of the head and of the beginning and end of the data; the number of bytes of the body
-    -- sent so far; 'noOperation', 'inOperation' or 'afterLast'; and nonzero once the response is claimed.
+    -- sent so far; the state ("Weft.Http.BodyState"), which any thread may change; and nonzero once the response is
+    -- claimed.
     writerCells :: !AtomicWords
   }
 
-cellHead, cellFrom, cellTo, cellSent, cellOperation, cellClaimed :: Int
+cellHead, cellFrom, cellTo, cellSent, cellState, cellClaimed :: Int
 cellHead = 0
 cellFrom = 1
 cellTo = 2
 cellSent = 3
-cellOperation = 4
+cellState = 4
 cellClaimed = 5
 
--- | No operation is running; one is running, or did not end; the response has ended.
-noOperation, inOperation, afterLast :: Int
-noOperation = 0
-inOperation = 1
-afterLast = 2
+-- | For errors.
+name :: String
+name = "Weft.Http"
 
 -- | Bytes between a head and its first chunk's data: the longest size line of a buffer.
 sizeGap :: Int
@@ -116,13 +116,14 @@ held w = readIORef (writerBuffer w) >>= maybe taken pure
       buffer <- takeBuffer
       buffer <$ adopt w buffer 0 sizeGap sizeGap
 
--- | Add to the body. Sends the buffer when it is full, and long strings together with it.
+-- | Add to the body. Sends the buffer when it is full, and long strings together with it. This and the functions below
+-- throw as 'writing' and 'finishing' do.
 writeBuilder :: Writer -> Builder -> IO ()
-writeBuilder w = operation w noOperation . continueWriting w False . runBuilder
+writeBuilder w = writing name (writerCells w) cellState . continueWriting w False . runBuilder
 
 -- | Add the last part of a builder, which ends the body.
 writeLast :: Writer -> BufferWriter -> IO ()
-writeLast w writer = operation w afterLast (continueWriting w True writer >> checkLength w)
+writeLast w writer = finishing name (writerCells w) cellState (continueWriting w True writer >> checkLength w)
 
 -- | Long strings are not copied but sent together with the buffer's contents before and after them, up to
 -- 'sliceSize' bytes at once. Until then they are queued in reverse order, along with their total size.
@@ -177,28 +178,13 @@ account w n = do
     Exactly len | sent > len -> throwIO (LengthMismatch len sent)
     _ -> pokeWord (writerCells w) cellSent sent
 
--- | Run an operation on the writer, given the state after it. Throws if an earlier one was interrupted, or its builder
--- threw: bytes may be missing, and the application may have handled the exception. Throws if the response has ended: the
--- application may have kept the functions of a streamed response.
-operation :: Writer -> Int -> IO () -> IO ()
-operation w after act = do
-  state <- peekWord (writerCells w) cellOperation
-  when (state /= noOperation) . ioError . userError $
-    if state == afterLast
-      then "Weft.Http: this response has ended"
-      else "Weft.Http: an earlier write of this response was interrupted"
-  pokeWord (writerCells w) cellOperation inOperation
-  act
-  pokeWord (writerCells w) cellOperation after
-{-# INLINE operation #-}
-
 -- | The response is given up: later operations throw.
 closeWriter :: Writer -> IO ()
-closeWriter w = pokeWord (writerCells w) cellOperation afterLast
+closeWriter w = closeBody (writerCells w) cellState
 
 -- | Send what has been written so far.
 flushWriter :: Writer -> IO ()
-flushWriter w = operation w noOperation $ do
+flushWriter w = writing name (writerCells w) cellState $ do
   found <- readIORef (writerBuffer w)
   case found of
     Nothing -> pure ()
@@ -206,7 +192,7 @@ flushWriter w = operation w noOperation $ do
 
 -- | The body is complete: send the rest.
 finishWriter :: Writer -> IO ()
-finishWriter w = operation w afterLast $ do
+finishWriter w = finishing name (writerCells w) cellState $ do
   bytes <- held w *> seal w True
   sendStrings w [bytes]
   checkLength w

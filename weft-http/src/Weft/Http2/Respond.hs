@@ -33,6 +33,7 @@ import Network.Wai
 import Network.Wai.Internal (Request (..), Response (..), ResponseReceived (..))
 import System.IO.Error (ioeSetFileName, isEOFError)
 import Weft.Core.Time (Duration (..), Instant (..))
+import Weft.Http.BodyState (closeBody, finishing, writing)
 import Weft.Http.Limits (Refusal (..))
 import Weft.Http.Parser.Bytes (isName)
 import Weft.Http.Parser.Head (expectsContinue)
@@ -43,7 +44,7 @@ import Weft.Http2.Hpack (encodeFields)
 import Weft.Http2.Request (Head (..))
 import Weft.Http2.Settings
 import Weft.Http2.Types
-import Weft.Sys (now)
+import Weft.Sys (newAtomicWords, now)
 import Weft.Transport hiding (Instant)
 
 -- | Start a thread for a stream, on the capability of the connection. To be called masked; 'http2Live' counts the
@@ -248,11 +249,13 @@ sendResponse h s waited request response = case response of
     | otherwise -> do
       block <- headFieldsOf h status fields
       pending <- newIORef (Pending False [] 0)
+      state <- newAtomicWords 1
       declared <- declaredLength fields
       -- The head is sent by the first flush: after an exception before it, another response can be sent.
       let flushing = flush h s waited (beginWith block False) declared pending
-      stream (collect pending (flushing False)) (flushing False)
-      flushing True
+          write = writing "Weft.Http2" state 0
+      (stream (write . collect pending (flushing False)) (write (flushing False)) >> finishing "Weft.Http2" state 0 (flushing True))
+        `onException` closeBody state 0
   ResponseRaw _ other -> sendResponse h s waited request other
   where
     -- An end-of-file error here means that the file has become shorter.
@@ -359,34 +362,25 @@ account (Declared (Just (declared, given))) final n = do
   writeIORef given total
 
 -- | Whether the head was sent, and data that the application has given to a stream and that were not sent yet: in
--- reverse order, with their size. Or a write was interrupted, so that the response cannot be completed.
-data Pending = Pending !Bool [ByteString] !Int | Interrupted
+-- reverse order, with their size. Used by the thread that writes ('writing').
+data Pending = Pending !Bool [ByteString] !Int
 
 -- | Add what a builder makes, and flush when that is enough.
 collect :: IORef Pending -> IO () -> Builder -> IO ()
 collect ref flushing builder = forM_ (L.toChunks (toLazyByteString builder)) $ \bytes -> do
-  (headed, pieces, size) <- pendingIn ref
+  Pending headed pieces size <- readIORef ref
   writeIORef ref (Pending headed (bytes : pieces) (size + B.length bytes))
   when (size + B.length bytes >= 16384) flushing
 
--- | Send what is pending, after the head, which the action sends. The flag says whether the body ends.
+-- | Send what is pending, after the head, which the action sends. The flag says whether the body ends. After an
+-- exception the response cannot be completed.
 flush :: Http2 -> Stream -> StreamWait -> IO () -> Declared -> IORef Pending -> Bool -> IO ()
 flush h s waited sendHead declared ref final = do
-  (headed, pieces, size) <- pendingIn ref
-  writeIORef ref Interrupted
+  Pending headed pieces size <- readIORef ref
   account declared final size
   unless headed sendHead
   when (size > 0 || final) (sendBytes h s waited final (B.concat (reverse pieces)))
   writeIORef ref (Pending True [] 0)
-
--- | What is pending. Throws if an earlier write was interrupted, since bytes of it may be missing; the application may
--- have handled the exception.
-pendingIn :: IORef Pending -> IO (Bool, [ByteString], Int)
-pendingIn ref = do
-  pending <- readIORef ref
-  case pending of
-    Pending headed pieces size -> pure (headed, pieces, size)
-    Interrupted -> ioError (userError "Weft.Http2: an earlier write of this response was interrupted")
 
 -- | Send bytes of the body as the client's windows allow. Strict, so that nothing of the application is evaluated while
 -- the connection is locked for writing.

@@ -18,6 +18,7 @@ import Network.HTTP.Types (status200, status503)
 import Network.Wai (Response, pathInfo, responseBuilder, responseFile, responseLBS, responseStream)
 import Network.Wai.Internal (ResponseReceived)
 import System.IO.Unsafe (unsafePerformIO)
+import System.Timeout (timeout)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Http (ApplicationError (ResponseTwice), defaultSettings)
@@ -62,11 +63,49 @@ tests on =
           get client "/second" >>= (@?= "second") . answerBody
           takeMVar outcome >>= isRefused
           say client "GET /first HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n"
-          hearEnd client >>= (@?= [200]) . statusesIn
+          hearEnd client >>= (@?= [200]) . statusesIn,
+      testOn on "two threads that write a streamed body at once: one gets an error, and the response does not look complete" $ do
+        outcome <- newEmptyMVar
+        let app _ respond = respond . responseStream status200 [] $ \write flush -> do
+              write "first" >> flush
+              (gate, entered, over) <- (,,) <$> newEmptyMVar <*> newEmptyMVar <*> newEmptyMVar
+              _ <- forkIO (write (unsafePerformIO (byteString "second" <$ (putMVar entered () >> readMVar gate))) >> putMVar over ())
+              takeMVar entered
+              try (write "third") >>= putMVar outcome . failed
+              putMVar gate () >> takeMVar over
+        withQuietServer defaultSettings app $ \_ port -> withClient port $ \client -> do
+          ask client "/" []
+          found <- hearEnd client
+          (statusesIn found, B.isSuffixOf "0\r\n\r\n" found) @?= ([200], False)
+          takeMVar outcome >>= (@?= Just "user error (Weft.Http: two threads write the body of a response at the same time)"),
+      testOn on "a write after one that was interrupted, and one after the response's end" $ do
+        outcome <- newEmptyMVar
+        (kept, late) <- (,) <$> newEmptyMVar <*> newEmptyMVar
+        let app request respond
+              | pathInfo request == ["late"] = respond (responseStream status200 [] (\write _ -> write "all" >> putMVar kept write))
+              | otherwise = respond . responseStream status200 [] $ \write flush -> do
+                write "first" >> flush
+                gate <- newEmptyMVar
+                _ <- timeout 20000 (write (waiting gate "second"))
+                try (write "third") >>= putMVar outcome . failed
+                putMVar gate ()
+        withQuietServer defaultSettings app $ \_ port -> do
+          withClient port $ \client -> do
+            ask client "/" []
+            found <- hearEnd client
+            (statusesIn found, B.isSuffixOf "0\r\n\r\n" found) @?= ([200], False)
+            takeMVar outcome >>= (@?= Just "user error (Weft.Http: an earlier write of this response was interrupted)")
+          withClient port $ \client -> do
+            get client "/late" >>= (@?= "all") . answerBody
+            write <- takeMVar kept
+            try (write (byteString "more")) >>= putMVar late . failed
+            takeMVar late >>= (@?= Just "user error (Weft.Http: this response has ended)")
     ]
   where
     discarded :: Either SomeException ResponseReceived -> Either SomeException ()
     discarded = fmap (const ())
+    failed :: Either SomeException () -> Maybe String
+    failed = either (Just . show) (const Nothing)
     isTwice e = fromException e == Just ResponseTwice
     isRefused = either (\e -> assertBool (show e) (isTwice e)) (const (assertFailure "it was sent"))
     -- The part of a body, which is made when the gate is open.

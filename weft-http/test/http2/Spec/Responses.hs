@@ -7,10 +7,11 @@ module Spec.Responses
 where
 
 import Control.Concurrent
-import Control.Exception (finally, throwIO)
+import Control.Exception (SomeException, finally, throwIO, try)
 import Control.Monad (forM, forM_, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
+import Data.ByteString.Builder (byteString)
 import qualified Data.ByteString.Lazy as L
 import qualified Data.CaseInsensitive as CI
 import Data.List (nub)
@@ -19,10 +20,10 @@ import Network.HTTP.Types (ok200)
 import Network.Socket (SockAddr (..))
 import Network.Wai
 import Spec.Http2 (framesUntil)
-import System.IO.Unsafe (unsafeInterleaveIO)
+import System.IO.Unsafe (unsafeInterleaveIO, unsafePerformIO)
 import Test.Tasty
 import Test.Tasty.HUnit
-import Weft.Duration (seconds)
+import Weft.Duration (milliseconds, seconds)
 import Weft.Http2 (defaultHttp2Settings, serveHttp2)
 import Weft.Http2.Frame
 import Weft.Timer (within)
@@ -55,6 +56,34 @@ tests =
           putMVar there ()
           rest <- framesUntil mine (ended 1)
           B.length (bodyOf 1 (first <> other <> rest)) @?= 31000,
+      testCase "two threads that write a streamed body at once: one gets an error, and the stream is reset" $ do
+        outcome <- newEmptyMVar
+        let application _ respond = respond . responseStream ok200 [] $ \write flush -> do
+              write "first" >> flush
+              (gate, entered, over) <- (,,) <$> newEmptyMVar <*> newEmptyMVar <*> newEmptyMVar
+              _ <- forkIO (write (unsafePerformIO (byteString "second" <$ (putMVar entered () >> readMVar gate))) >> putMVar over ())
+              takeMVar entered
+              try (write "third") >>= putMVar outcome . failure
+              putMVar gate () >> takeMVar over
+        isBrokenOff application
+        takeMVar outcome >>= (@?= Just "user error (Weft.Http2: two threads write the body of a response at the same time)"),
+      testCase "a write after one that was interrupted" $ do
+        outcome <- newEmptyMVar
+        let application _ respond = respond . responseStream ok200 [] $ \write flush -> do
+              write "first" >> flush
+              gate <- newEmptyMVar
+              _ <- within (milliseconds 20) (write (unsafePerformIO (byteString "second" <$ readMVar gate)))
+              try (write "third") >>= putMVar outcome . failure
+              putMVar gate ()
+        isBrokenOff application
+        takeMVar outcome >>= (@?= Just "user error (Weft.Http2: an earlier write of this response was interrupted)"),
+      testCase "a write after the response's end" $ do
+        kept <- newEmptyMVar
+        withServed (\_ respond -> respond (responseStream ok200 [] (\write _ -> write "all" >> putMVar kept write))) $ \mine -> do
+          send mine [get 1 "/"]
+          _ <- framesUntil mine (ended 1)
+          write <- takeMVar kept
+          try (write "more") >>= (@?= Just "user error (Weft.Http2: this response has ended)") . failure,
       testCase "an exception in a lazy body resets its stream only" $ do
         let application asked respond
               | rawPathInfo asked == "/lazy" = respond (responseLBS ok200 [] (L.fromChunks (replicate 40 (B.replicate 10000 120) <> [error "lazy"])))
@@ -133,6 +162,16 @@ withServed application act = do
 
 send :: Connection -> [ByteString] -> IO ()
 send c = connSendMany c noDeadline
+
+-- | The response on stream 1 is broken off, and does not end.
+isBrokenOff :: Application -> Assertion
+isBrokenOff application = withServed application $ \mine -> do
+  send mine [get 1 "/"]
+  found <- framesUntil mine (\fs -> ended 1 fs || any ((== typeReset) . frameType . fst) fs)
+  (ended 1 found, map fst (resets found)) @?= (False, [1])
+
+failure :: Either SomeException () -> Maybe String
+failure = either (Just . show) (const Nothing)
 
 -- | Four megabytes more for the whole connection.
 wideWindow :: ByteString
