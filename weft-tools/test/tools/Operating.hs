@@ -112,7 +112,7 @@ tests program =
       testCase "SIGHUP follows a symbolic link to a new version of the site, even if the old one was removed before" . inFolder $ \folder -> do
         forM_ ["one", "two"] $ \name -> createDirectory (folder </> name) >> B.writeFile (folder </> name </> "index.html") (B.pack name)
         createDirectoryLink "one" (folder </> "current")
-        weft program [] ["serve", folder </> "current", "--port", "0"] $ \p -> do
+        weft program [] ["serve", folder </> "current", "--port", "0", "--trust", "60"] $ \p -> do
           port <- portOf p
           get port "/" >>= answered 200 "one"
           createDirectoryLink "two" (folder </> "next") >> renameFile (folder </> "next") (folder </> "current")
@@ -121,11 +121,41 @@ tests program =
           send' sigHUP p
           hGetLine (output p) >>= (@?= "weft: reloaded")
           get port "/" >>= answered 200 "two",
+      testCase "a folder that was replaced is noticed within --trust, by a symbolic link or by renaming, and one that is absent is waited for" . inFolder $ \folder -> do
+        let version name = createDirectory (folder </> name) >> B.writeFile (folder </> name </> "index.html") (B.pack name)
+            current = folder </> "current"
+            becomes port text = until' ((== B.pack text) . body <$> get port "/")
+        mapM_ version ["one", "two"]
+        createDirectoryLink "one" current
+        weft program [] ["serve", current, "--port", "0", "--trust", "0.05"] $ \p -> do
+          port <- portOf p
+          get port "/" >>= answered 200 "one"
+          createDirectoryLink "two" (folder </> "next") >> renameFile (folder </> "next") current
+          becomes port "two"
+          hGetLine (output p) >>= (@?= "weft: " <> current <> " was replaced: serving the new folder")
+          until' (not . any ("/one" `isSuffixOf`) <$> openPaths p)
+          removeFile current
+          replicateM_ 20 (threadDelay 10000 >> get port "/" >>= answered 200 "two")
+          version "three" >> renameDirectory (folder </> "three") current
+          becomes port "three"
+          renameDirectory current (folder </> "old") >> version "current"
+          becomes port "current"
+          get port "/" >>= answered 200 "current",
+      testCase "a folder that was replaced while nobody asked is noticed by the first request" . inFolder $ \folder -> do
+        forM_ ["one", "two"] $ \name -> createDirectory (folder </> name) >> B.writeFile (folder </> name </> "index.html") (B.pack name)
+        createDirectoryLink "one" (folder </> "current")
+        config folder ["folder: /", "port: 0", "trust: 0.05", "hosts:", "  localhost: {folder: " <> show (folder </> "current") <> "}"]
+        run folder [] $ \p -> do
+          port <- portOf p
+          get port "/" >>= answered 200 "one"
+          createDirectoryLink "two" (folder </> "next") >> renameFile (folder </> "next") (folder </> "current")
+          threadDelay 1000000
+          get port "/" >>= answered 200 "two",
       testCase "SIGHUP: a folder that was replaced stays open while a client downloads from it, and is closed afterwards" . inFolder $ \folder -> do
         forM_ ["one", "two"] $ \name -> createDirectory (folder </> name) >> B.writeFile (folder </> name </> "index.html") (B.pack name)
         withFile (folder </> "one" </> "large") WriteMode (`hSetFileSize` 50000000)
         createDirectoryLink "one" (folder </> "current")
-        weft program [] ["serve", folder </> "current", "--port", "0"] $ \p -> do
+        weft program [] ["serve", folder </> "current", "--port", "0", "--trust", "60"] $ \p -> do
           port <- portOf p
           let holds name = any (("/" <> name) `isSuffixOf`) <$> openPaths p
           connected port $ \s -> do

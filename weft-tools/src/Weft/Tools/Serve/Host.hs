@@ -1,7 +1,7 @@
 -- |
 -- Description : One folder with its middleware
 --
--- The folder of the server or of a virtual host.
+-- The folder of the server or of a virtual host. Any thread may call these functions.
 module Weft.Tools.Serve.Host
   ( Host,
     openHost,
@@ -10,18 +10,29 @@ module Weft.Tools.Serve.Host
     sameFolder,
     hostApplication,
     hostStatic,
+    hostFolder,
+
+    -- * Folders that were replaced
+    whenDue,
+    replaced,
+    reopenHost,
+    onceFor,
   )
 where
 
+import Control.Exception (IOException, mask, onException, try)
+import Control.Monad (unless, void)
 import qualified Data.ByteString.Char8 as B
+import Data.IORef
 import Data.Maybe (fromMaybe, isNothing)
 import Network.HTTP.Types (ResponseHeaders, notFound404)
 import Network.Wai (Application)
 import System.Posix.Files (deviceID, fileID, getFileStatus)
 import System.Posix.Types (DeviceID, FileID)
 import Weft.Blocking (blocking)
-import Weft.Duration (Duration)
+import Weft.Duration (Duration, seconds)
 import Weft.Static
+import Weft.Timer (schedule)
 import Weft.Tools.Serve.BasicAuth
 import Weft.Tools.Serve.Respond
 import Weft.Tools.Serve.Settings
@@ -30,9 +41,27 @@ import Weft.Tools.Serve.Settings
 data Host = Host
   { hostStatic :: Static,
     hostApplication :: Application,
+    -- | The folder that is open, compared with the one at its path ('replaced').
     hostPlace :: (DeviceID, FileID),
-    hostFiles :: Files
+    hostSettings :: Settings,
+    hostPasswords :: Maybe Passwords,
+    -- | Read by each request; written by one that finds Due, and by the timer that it starts.
+    hostCheck :: IORef Check,
+    -- | Whether a folder that could not be opened in place of this one was reported. Written by requests.
+    hostReported :: IORef Bool
   }
+
+-- | Whether the path of the folder has to be looked at. The states, and their successors:
+--
+-- @
+--   Due       longer ago than the settings allow  -> Checking (by the request that looks)
+--   Checking                                      -> Recent, Due (by that request)
+--   Recent                                        -> Due      (by a timer)
+-- @
+--
+-- So an idle server has no timer.
+data Check = Due | Checking | Recent
+  deriving (Eq)
 
 -- | The settings on which a cache depends.
 type Files = ([B.ByteString], Bool, Int, Duration, Bool)
@@ -41,34 +70,97 @@ type Files = ([B.ByteString], Bool, Int, Duration, Bool)
 sameFolder :: Host -> Host -> Bool
 sameFolder a b = hostStatic a `sharesFolder` hostStatic b
 
+-- | The settings on which the host's cache depends.
+filesOf :: Settings -> Files
+filesOf settings = (index settings, listing settings, cacheBytes settings, trust settings, compress settings)
+
+-- | The folder's path. A host without a folder has redirects only; something has to be open all the same.
+hostFolder :: Host -> FilePath
+hostFolder = folderOf . hostSettings
+
+folderOf :: Settings -> FilePath
+folderOf = fromMaybe "/" . folder
+
+placeOf :: FilePath -> IO (DeviceID, FileID)
+placeOf path = (\status -> (deviceID status, fileID status)) <$> blocking (getFileStatus path)
+
 -- | Open the folder of the settings, or share it with the old host, if that has the same folder open. The cache is
 -- kept if the settings on which it depends are equal. Throws an 'IOError' if the folder cannot be opened or the
 -- passwords cannot be read.
 openHost :: Maybe OpenFiles -> Maybe Host -> Settings -> IO Host
 openHost files old settings = do
   passwords <- mapM readPasswords (basicAuth settings)
-  status <- blocking (getFileStatus path)
-  let place = (deviceID status, fileID status)
+  place <- placeOf (folderOf settings)
   static <- case old of
-    Just h | hostPlace h == place -> if hostFiles h == wanted then pure (hostStatic h) else changeStatic given (hostStatic h)
-    _ -> openStatic given path
-  pure (Host static (application settings passwords (if isNothing (folder settings) then nothing else staticApp static)) place wanted)
+    Just h
+      | hostPlace h == place ->
+        if filesOf (hostSettings h) == filesOf settings then pure (hostStatic h) else changeStatic (staticSettings files settings) (hostStatic h)
+    _ -> openStatic (staticSettings files settings) (folderOf settings)
+  hostWith settings passwords place static
+
+-- | A host with the settings and passwords of another one, and the folder that is now at its path. Throws an 'IOError'
+-- if there is none.
+reopenHost :: Maybe OpenFiles -> Host -> IO Host
+reopenHost files h = do
+  place <- placeOf (hostFolder h)
+  static <- openStatic (staticSettings files (hostSettings h)) (hostFolder h)
+  hostWith (hostSettings h) (hostPasswords h) place static
+
+hostWith :: Settings -> Maybe Passwords -> (DeviceID, FileID) -> Static -> IO Host
+hostWith settings passwords place static = Host static app place settings passwords <$> newIORef Due <*> newIORef False
   where
-    -- A host without a folder has redirects only; something has to be open all the same.
-    path = fromMaybe "/" (folder settings)
+    app = application settings passwords (if isNothing (folder settings) then nothing else staticApp static)
     nothing _ respond = respond (plainText notFound404 [])
-    wanted = (index settings, listing settings, cacheBytes settings, trust settings, compress settings)
-    given =
-      defaultStaticSettings
-        { staticCacheBytes = cacheBytes settings,
-          staticTrust = trust settings,
-          staticIndex = index settings,
-          staticListing = listing settings,
-          staticHeaders = noHeaders,
-          staticCompress = compress settings,
-          staticOpenFiles = files
-        }
+
+staticSettings :: Maybe OpenFiles -> Settings -> StaticSettings
+staticSettings files settings =
+  defaultStaticSettings
+    { staticCacheBytes = cacheBytes settings,
+      staticTrust = trust settings,
+      staticIndex = index settings,
+      staticListing = listing settings,
+      staticHeaders = noHeaders,
+      staticCompress = compress settings,
+      staticOpenFiles = files
+    }
+  where
     noHeaders = [] :: ResponseHeaders
+
+-- | If the path of the folder was not looked at within the time of the settings, run an action that looks and gives the
+-- host to use; otherwise the host itself. Requests do not wait for one another: one looks, and the others use the
+-- folder that is open.
+whenDue :: Host -> (Host -> IO Host) -> IO Host
+whenDue h look = do
+  check <- readIORef (hostCheck h)
+  if check == Due then lookNow h look else pure h
+{-# INLINE whenDue #-}
+
+lookNow :: Host -> (Host -> IO Host) -> IO Host
+lookNow h look = mask $ \restore -> do
+  mine <- atomicModifyIORef' (hostCheck h) (\check -> (if check == Due then Checking else check, check == Due))
+  if not mine
+    then pure h
+    else do
+      found <- restore (look h) `onException` due
+      if wait <= seconds 0 then due else atomicWriteIORef (hostCheck h) Recent >> void (schedule wait due)
+      pure found
+  where
+    wait = trust (hostSettings h)
+    due = atomicWriteIORef (hostCheck h) Due
+
+-- | Report that the folder at the host's path cannot be opened, unless that was reported for this host.
+onceFor :: Host -> IO () -> IO ()
+onceFor h report = atomicModifyIORef' (hostReported h) ((,) True) >>= \before -> unless before report
+
+-- | Whether there is another folder at the host's path than the one that is open. False if there is nothing, as for a
+-- moment while a folder is replaced by renaming.
+replaced :: Host -> IO Bool
+replaced h
+  | isNothing (folder (hostSettings h)) = pure False
+  | otherwise = either nothing (/= hostPlace h) <$> try (placeOf (hostFolder h))
+  where
+    nothing :: IOException -> Bool
+    nothing _ = False
 
 -- | The middleware in their order, and the files. Challenges of certificate authorities need no password, and get no
 -- fallback: it could be a page that needs one, and is no answer to a challenge.

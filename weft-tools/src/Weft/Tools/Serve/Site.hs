@@ -21,7 +21,8 @@ module Weft.Tools.Serve.Site
   )
 where
 
-import Control.Exception (bracket, onException)
+import Control.Concurrent.MVar
+import Control.Exception (bracket, mask_, onException, try)
 import Control.Monad (forM_, unless)
 import qualified Data.ByteString.Char8 as B
 import Data.Char (toLower)
@@ -53,8 +54,9 @@ data Site = Site
     siteAddresses :: Addresses,
     -- | The settings at the start, for those that a reload cannot change.
     siteFixed :: Settings,
-    -- | Read by each request, written by reloads.
+    -- | Read by each request. Written by reloads, and by requests that find a folder replaced, who hold the lock.
     siteLive :: IORef Live,
+    siteChanging :: MVar (),
     -- | Read by the page of metrics. Written once, when the server listens.
     siteServer :: IORef (Maybe Server),
     -- | Read by the page of metrics. Written once; empty if the kernel's stack is used.
@@ -89,7 +91,8 @@ withSite sources files act =
     server <- newIORef Nothing
     tcp <- newIORef Nothing
     draining <- newIORef False
-    act (Site counters accessLog files addresses settings live server tcp draining)
+    changing <- newMVar ()
+    act (Site counters accessLog files addresses settings live changing server tcp draining)
   where
     settings = sourcesMain sources
     withLog run' = case logTo settings of
@@ -121,7 +124,7 @@ siteApplication site = pages site (forwarded (trustedProxies fixed) (limitPerAdd
     fixed = siteFixed site
 
 -- | The files of the host for the name that a request has. The host's folder stays open until the request has ended,
--- even if a reload has replaced it.
+-- even if another one replaces it.
 current :: Site -> Application
 current site request respond = attempt (8 :: Int)
   where
@@ -129,8 +132,10 @@ current site request respond = attempt (8 :: Int)
       live <- readIORef (siteLive site)
       case hostFor live request of
         Nothing -> respond (plainText (mkStatus 421 (B.pack "Misdirected Request")) [])
-        -- If a reload has closed the folder in the meantime, there is another one now.
-        Just h -> usingHost h (hostApplication h request respond) >>= maybe (again (left - 1)) pure
+        -- If the folder has been closed in the meantime, there is another one now.
+        Just known -> do
+          h <- whenDue known (followFolder site)
+          usingHost h (hostApplication h request respond) >>= maybe (again (left - 1)) pure
     again left = if left > 0 then attempt left else respond (plainText serviceUnavailable503 [])
 
 -- | The host for the name that a request has.
@@ -220,10 +225,30 @@ siteEnds site = writeIORef (siteDraining site) True
 
 -- Changes --------------------------------------------------------------------------------
 
+-- | If there is another folder at the host's path, open it and use it from now on. The host to use for this request; the
+-- folder that is open stays if the other one cannot be opened.
+followFolder :: Site -> Host -> IO Host
+followFolder site known = do
+  other <- replaced known
+  if other then withMVar (siteChanging site) (const change) else pure known
+  where
+    change = do
+      live <- readIORef (siteLive site)
+      -- With the settings of the last reload. There is none if the reload has opened another folder.
+      case filter (sameFolder known) (hostsOf live) of
+        [] -> pure known
+        present : _ -> try (reopenHost (siteFiles site) present) >>= either (failed present) (use live present)
+    failed present e = present <$ onceFor present (logWarning (explained e <> "; the folder that was there before is still served"))
+    use live present new = mask_ $ do
+      let instead h = if sameFolder h present then new else h
+      writeIORef (siteLive site) live {liveMain = instead <$> liveMain live, liveHosts = instead <$> liveHosts live}
+      closeHost present
+      new <$ logInfo ("weft: " <> hostFolder new <> " was replaced: serving the new folder")
+
 -- | Use other settings from now on. Caches are kept where the settings allow. If something cannot be opened, throws
--- an 'IOError', and then nothing has changed. Called by one thread.
+-- an 'IOError', and then nothing has changed.
 changeSite :: Site -> Sources -> IO ()
-changeSite site sources = do
+changeSite site sources = withMVar (siteChanging site) $ \_ -> do
   old <- readIORef (siteLive site)
   new <- open (siteFiles site) (Just old) sources
   writeIORef (siteLive site) new
