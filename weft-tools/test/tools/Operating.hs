@@ -28,7 +28,7 @@ import System.FilePath ((</>))
 import System.IO
 import System.Posix.Files (createNamedPipe, readSymbolicLink)
 import System.Posix.IO (FdOption (CloseOnExec), setFdOption)
-import System.Posix.Signals (sigCONT, sigHUP, sigSTOP, sigTERM)
+import System.Posix.Signals (sigHUP, sigTERM)
 import System.Posix.Temp (mkdtemp)
 import System.Posix.Types (Fd (..))
 import System.Process
@@ -256,39 +256,6 @@ tests program =
           send' sigHUP p
           hGetLine (output p) >>= (@?= "weft: reloaded")
           homeOf folder "b.pem" "b.test" port >>= (@?= "<p>home</p>"),
-      testCase "a server that is stopped and continued reads first what its clients have sent meanwhile" . inFolder $ \folder ->
-        weft program [] ["serve", folder, "--port", "0", "--head-timeout", "2", "--keep-alive", "2"] $ \p -> do
-          port <- portOf p
-          connected port $ \half -> connected port $ \idle -> do
-            sendAll half (B.pack "GET / HTTP/1.1\r\n")
-            sendAll idle (request "GET" "/" "keep-alive")
-            first <- recv idle 65536
-            status first @?= 200
-            send' sigSTOP p
-            sendAll half (B.pack "Host: localhost\r\nConnection: close\r\n\r\n")
-            sendAll idle (request "GET" "/" "close")
-            threadDelay 4500000
-            send' sigCONT p
-            recvAll half >>= answered 200 "<p>home</p>"
-            recvAll idle >>= answered 200 "<p>home</p>",
-      testCase "a log whose disk was full: the line that was cut is ended, and the next ones are whole" . inFolder $ \folder -> do
-        needProgram "prlimit"
-        let file = folder </> "log.json"
-            asks port = mapM_ (\i -> get port ("/?" <> i) >>= answered 200 "<p>home</p>")
-        started [] (proc "bash" ["-c", "trap '' XFSZ; ulimit -S -f 1; exec \"$@\"", "bash", program, "serve", folder, "--port", "0", "--log", file, "--log-format", "json"]) $ \p -> do
-          port <- portOf p
-          asks port (map show [1 .. 40 :: Int])
-          hGetLine (errors p) >>= \line -> assertBool line ("lost: " `isInfixOf` line)
-          pid <- getPid (process p)
-          forM_ pid $ \n -> callSilently "prlimit" ["--pid", show n, "--fsize=unlimited"]
-          asks port ["again1", "again2", "again3"]
-          send' sigTERM p
-          waitForProcess (process p) >>= (@?= ExitSuccess)
-          logged <- B.lines <$> B.readFile file
-          let whole line = B.isPrefixOf (B.pack "{\"time\"") line && B.isSuffixOf (B.pack "}") line && B.count '{' line == 1
-              again = filter (B.isInfixOf (B.pack "?again")) logged
-          length (filter (not . whole) logged) @?= 1
-          (length again, all whole again) @?= (3, True),
       testCase "an error page that does not exist: a warning at the start and at a reload" . inFolder $ \folder -> do
         config folder ["port: 0", "error-page: [404=/none.html]"]
         run folder [] $ \p -> do

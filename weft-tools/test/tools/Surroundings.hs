@@ -1,15 +1,21 @@
 -- | The program in unusual surroundings: closed descriptors, the locale C, a full disk, terminals without escape sequences,
--- no search path, no folder for temporary files.
+-- no search path, no folder for temporary files; a process that is stopped and continued.
 module Surroundings (tests) where
 
+import Control.Concurrent (threadDelay)
 import Control.Monad (forM_, unless)
 import qualified Data.ByteString.Char8 as B
+import Data.List (isInfixOf)
+import Network.Socket.ByteString (recv, sendAll)
+import Operating (callSilently, inFolder)
 import Program
 import System.Directory (doesFileExist)
 import System.Exit (ExitCode (..))
 import System.FilePath (takeDirectory, (</>))
+import System.IO (hGetLine)
 import System.Posix.Files (setFileMode)
-import System.Process (proc, readProcessWithExitCode, waitForProcess)
+import System.Posix.Signals (sigCONT, sigSTOP, sigTERM)
+import System.Process (getPid, proc, readProcessWithExitCode, waitForProcess)
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
 import Weft.Test.Skip (needProgram, skip, testCase)
@@ -46,6 +52,39 @@ tests program folder =
           (code, out) <- outcome program [] ["trace", "-o", file, "--", script]
           assertEqual out (ExitFailure 1) code
           contains out why,
+      testCase "a server that is stopped and continued reads first what its clients have sent meanwhile" . inFolder $ \site ->
+        weft program [] ["serve", site, "--port", "0", "--head-timeout", "2", "--keep-alive", "2"] $ \p -> do
+          port <- portOf p
+          connected port $ \half -> connected port $ \idle -> do
+            sendAll half (B.pack "GET / HTTP/1.1\r\n")
+            sendAll idle (request "GET" "/" "keep-alive")
+            first <- recv idle 65536
+            status first @?= 200
+            send' sigSTOP p
+            sendAll half (B.pack "Host: localhost\r\nConnection: close\r\n\r\n")
+            sendAll idle (request "GET" "/" "close")
+            threadDelay 4500000
+            send' sigCONT p
+            recvAll half >>= answered 200 "<p>home</p>"
+            recvAll idle >>= answered 200 "<p>home</p>",
+      testCase "a log whose disk was full: the line that was cut is ended, and the next ones are whole" . inFolder $ \site -> do
+        needProgram "prlimit"
+        let file = site </> "log.json"
+            asks port = mapM_ (\i -> get port ("/?" <> i) >>= answered 200 "<p>home</p>")
+        started [] (proc "bash" ["-c", "trap '' XFSZ; ulimit -S -f 1; exec \"$@\"", "bash", program, "serve", site, "--port", "0", "--log", file, "--log-format", "json"]) $ \p -> do
+          port <- portOf p
+          asks port (map show [1 .. 40 :: Int])
+          hGetLine (errors p) >>= \line -> assertBool line ("lost: " `isInfixOf` line)
+          pid <- getPid (process p)
+          forM_ pid $ \n -> callSilently "prlimit" ["--pid", show n, "--fsize=unlimited"]
+          asks port ["again1", "again2", "again3"]
+          send' sigTERM p
+          waitForProcess (process p) >>= (@?= ExitSuccess)
+          logged <- B.lines <$> B.readFile file
+          let whole line = B.isPrefixOf (B.pack "{\"time\"") line && B.isSuffixOf (B.pack "}") line && B.count '{' line == 1
+              again = filter (B.isInfixOf (B.pack "?again")) logged
+          length (filter (not . whole) logged) @?= 1
+          (length again, all whole again) @?= (3, True),
       testCase "a terminal that is dumb, or not known, gets no escape sequences" $ do
         needProgram "script"
         weft program [] ["serve", folder, "--port", "0"] $ \p -> do
