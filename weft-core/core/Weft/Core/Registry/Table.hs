@@ -63,7 +63,7 @@ data Known m
   = Registered !(Entry m)
   | -- | It is being closed; the MVar is full when that is done.
     Closing !(MVar ())
-  | -- | A manager's own descriptor ('reserving').
+  | -- | A manager's own descriptor.
     Reserved
 
 -- | The registrations of one descriptor; at least one, due or not.
@@ -92,6 +92,7 @@ data Registry m = Registry
     numbers :: !AtomicWords
   }
 
+-- | The number of stripes, and of slots at the beginning.
 stripeCount, firstSlots :: Int
 stripeCount = 32
 firstSlots = 256
@@ -108,12 +109,15 @@ newRegistry h = do
   writeWord counts 0 (generation * 0x1000000)
   Registry h locks <$> (newRef =<< newBoxedArray firstSlots Vacant) <*> newMVar () <*> pure counts
 
+-- | The stripe of a descriptor.
 stripe :: Registry m -> Fd -> IO (MVar (IntMap.IntMap (Known m)))
 stripe r fd = readBoxedArray (stripes r) (stripeOf fd)
 
+-- | The number of a descriptor's stripe.
 stripeOf :: Fd -> Int
 stripeOf fd = fromIntegral fd .&. (stripeCount - 1)
 
+-- | A new number for a key or a generation, of 30 bits.
 nextNumber :: Registry m -> IO Int
 nextNumber r = (.&. 0x3fffffff) <$> addWord (numbers r) 0 1
 
@@ -127,6 +131,7 @@ known r m n = void (addWord (numbers r) 1 n) >> opsCount (host r) m n
 
 -- Entries ----------------------------------------------------------------------------
 
+-- | Those that are due included.
 everyRegistration :: Entry m -> [Registration]
 everyRegistration e = entryRegistrations e <> entryDue e
 
@@ -136,11 +141,13 @@ store r fd e table
   | null (entryRegistrations e) && null (entryDue e) = IntMap.delete (fromIntegral fd) table <$ known r (entryManager e) (-1)
   | otherwise = pure (inserted fd e table)
 
+-- | A stripe's table with an entry for a descriptor, in place of what was there.
 inserted :: Fd -> Entry m -> IntMap.IntMap (Known m) -> IntMap.IntMap (Known m)
 inserted fd = IntMap.insert (fromIntegral fd) . Registered
 
 -- Slots ------------------------------------------------------------------------------
 
+-- | The slot of a descriptor; without a lock.
 lookupSlot :: Registry m -> Fd -> IO (Slot m)
 lookupSlot r fd = do
   arr <- readRef (slots r)
