@@ -56,7 +56,8 @@ writeSink (Sink pool file cut) memory size = maybe ($ stdOutput) withFileFd file
   case ended of
     Just e -> pure (0, Just e)
     Nothing -> do
-      writeIORef cut False
+      -- Should this be interrupted, a part of a line may have been written.
+      writeIORef cut True
       (done, failure) <- put fd memory size 0
       withForeignPtr memory $ \p -> do
         written <- unsafePackCStringLen (castPtr p, done)
