@@ -42,7 +42,7 @@ where
 
 import Control.Concurrent (forkIOWithUnmask, getNumCapabilities, killThread)
 import Control.Concurrent.MVar
-import Control.Exception (IOException, bracket, finally, mask, onException, try)
+import Control.Exception (IOException, bracket, finally, mask, mask_, onException, try)
 import Control.Monad (forM_, forever, unless, void, when)
 import Data.ByteString (ByteString)
 import Data.IORef
@@ -56,6 +56,7 @@ import Weft.AccessLog.Line
 import Weft.AccessLog.Sink
 import Weft.Blocking (blocking)
 import Weft.Core.Time (Duration, Instant (..), after, milliseconds, seconds)
+import qualified Weft.Core.Time as Time (until)
 import Weft.Exchange
 import Weft.Socket (SockAddr)
 import Weft.Sys (now)
@@ -72,9 +73,10 @@ data LogSettings = LogSettings
     logBuffer :: !Int,
     -- | How long a line is held back to be written together with others, while there is room.
     logDelay :: !Duration,
-    -- | Called with the error of the last failed write and the number of lines lost since the last call, by failed
-    -- writes or because they were not written fast enough (a user error): at most once a minute, on the thread that writes, and once more when the log is closed if lines were lost
-    -- after that.
+    -- | Called with the number of lines lost since the last call, and why: the error of the last failed write, or a
+    -- user error if lines were only not written fast enough. It is called on a thread of the log, or of a caller of
+    -- 'flushLog' or 'reopenLog': at most once a minute, and once more when the log is closed if lines were lost after
+    -- that.
     logOnError :: !(IOException -> Int -> IO ())
   }
 
@@ -87,8 +89,10 @@ defaultLogSettings =
       logFormat = Combined,
       logBuffer = 1024 * 1024,
       logDelay = milliseconds 100,
-      logOnError = \e n -> blocking (hPutStrLn stderr ("access log: " <> show n <> (if n == 1 then " line" else " lines") <> " lost: " <> show e))
+      logOnError = \e n -> blocking (hPutStrLn stderr ("access log: " <> counted n <> " lost: " <> show e))
     }
+  where
+    counted n = show n <> (if n == 1 then " line" else " lines")
 
 -- | An open log.
 data AccessLog = AccessLog
@@ -106,20 +110,31 @@ data AccessLog = AccessLog
     -- | The number of lines written, and the number lost by failed writes. Changed while the sink is held.
     accessWritten :: !(IORef Int),
     accessFailed :: !(IORef Int),
-    -- | The lines lost since the last report, and the last error. Changed while the sink is held.
-    accessUnreported :: !(IORef (Maybe (IOException, Int))),
-    -- | The number of dropped lines that 'accessUnreported' has included. Changed while the sink is held.
-    accessDropped :: !(IORef Int),
-    -- | The instant before which no further failure is reported. Changed while the sink is held.
-    accessQuiet :: !(IORef Instant)
+    -- | Held for a moment by any thread, so that failures and dropped lines are reported while another one holds the
+    -- sink and waits for a pipe or a disk.
+    accessLosses :: !(MVar Losses),
+    -- | Full if lines were lost. Emptied by the thread that reports them.
+    accessLost :: !(MVar ())
+  }
+
+-- | What is known of lost lines.
+data Losses = Losses
+  { -- | The lines lost since the last report, and the last error.
+    lossesUnreported :: !(Maybe (IOException, Int)),
+    -- | How many of the lines for which there was no room this or an earlier report includes.
+    lossesDropped :: !Int,
+    -- | The instant before which there is no further report.
+    lossesQuiet :: !Instant
   }
 
 -- | Run an action with a log. Afterwards the remaining lines are written, for two seconds at
 -- most. Throws an 'IOError' if the file cannot be opened.
 withAccessLog :: LogSettings -> (AccessLog -> IO a) -> IO a
 withAccessLog settings act = bracket open close $ \accessLog ->
-  -- The log's thread ends last, so that a write in progress is completed.
-  bracket (start accessLog) killThread (const (act accessLog `finally` within (seconds 2) (flushLog accessLog)))
+  -- The log's threads end last, so that a write in progress is completed.
+  running "weft access log" (writer accessLog) $
+    running "weft access log: lost lines" (reporter accessLog) $
+      act accessLog `finally` within (seconds 2) (flushLog accessLog)
   where
     open = do
       capabilities <- getNumCapabilities
@@ -132,19 +147,28 @@ withAccessLog settings act = bracket open close $ \accessLog ->
         <*> newMVar sink
         <*> newIORef 0
         <*> newIORef 0
-        <*> newIORef Nothing
-        <*> newIORef 0
-        <*> newIORef (Instant minBound)
+        <*> newMVar (Losses Nothing 0 (Instant minBound))
+        <*> newEmptyMVar
     -- No thread holds the sink any more.
-    close accessLog = (tryTakeMVar (accessSink accessLog) >>= mapM_ closeSink) `finally` within (seconds 2) (abandon accessLog >> report accessLog)
+    close accessLog =
+      (tryTakeMVar (accessSink accessLog) >>= mapM_ closeSink)
+        `finally` within (seconds 2) (abandon accessLog >> report True accessLog)
     -- Lines that nobody has taken in two seconds.
     abandon accessLog = do
       left <- sum . map batchLines <$> takeBatches (accessBuffer accessLog)
-      when (left > 0) (lose accessLog tooSlow left)
-      noteDropped accessLog
-    start accessLog = do
-      t <- forkIOWithUnmask (\unmask -> unmask (writer accessLog))
-      t <$ labelThread t "weft access log"
+      when (left > 0) (failed accessLog tooSlow left)
+
+-- | Run an action while a thread runs another one. Afterwards that thread has ended: it holds no sink any more, and has
+-- counted the lines that it could not write.
+running :: String -> IO () -> IO a -> IO a
+running name loop = bracket start stop . const
+  where
+    start = do
+      ended <- newEmptyMVar
+      t <- forkIOWithUnmask (\unmask -> unmask loop `finally` putMVar ended ())
+      labelThread t name
+      pure (t, ended)
+    stop (t, ended) = killThread t >> takeMVar ended
 
 -- | The loop of the log's thread.
 writer :: AccessLog -> IO ()
@@ -152,6 +176,21 @@ writer accessLog = forever $ do
   takeMVar (accessWork accessLog)
   _ <- within (logDelay (accessSettings accessLog)) (takeMVar (accessUrgent accessLog))
   flushLog accessLog
+
+-- | The loop of the thread that reports lost lines, also while the other one waits for the reader of a pipe.
+reporter :: AccessLog -> IO ()
+reporter accessLog = forever $ do
+  takeMVar (accessLost accessLog)
+  -- More may follow.
+  sleep (logDelay (accessSettings accessLog))
+  untilDue
+  report False accessLog
+  where
+    untilDue = do
+      quiet <- lossesQuiet <$> readMVar (accessLosses accessLog)
+      t <- now
+      when (t < quiet) (sleep (quiet `Time.until` t) >> untilDue)
+    sleep d = newEmptyMVar >>= \forGood -> void (within d (takeMVar forGood :: IO ()))
 
 -- Lines ------------------------------------------------------------------------------------
 
@@ -174,7 +213,7 @@ logLine accessLog subject = do
   outcome <- append (accessBuffer accessLog) (line (logFormat (accessSettings accessLog)) date subject)
   case outcome of
     Kept -> pure ()
-    Dropped -> pure ()
+    Dropped -> wakeReporter accessLog
     First -> void (tryPutMVar (accessWork accessLog) ())
     HalfFull -> tryPutMVar (accessUrgent accessLog) () >> void (tryPutMVar (accessWork accessLog) ())
 
@@ -216,46 +255,71 @@ reopenLog accessLog = unless (path == "-") $
 flushLog :: AccessLog -> IO ()
 flushLog accessLog = withMVar (accessSink accessLog) (drain accessLog)
 
--- | Write all lines; the caller holds the sink.
+-- | Write all lines; the caller holds the sink. If it is interrupted, the lines that were not written are lost.
 drain :: AccessLog -> Sink -> IO ()
-drain accessLog sink = do
+drain accessLog sink = mask $ \restore -> do
+  before <- settled
   batches <- takeBatches (accessBuffer accessLog)
-  forM_ batches $ \batch -> do
-    (whole, failure) <- writeSink sink (batchMemory batch) (batchBytes batch) `onException` failed tooSlow (batchLines batch)
-    modifyIORef' (accessWritten accessLog) (+ whole)
-    forM_ failure $ \e -> failed e (batchLines batch - whole)
-  noteDropped accessLog
-  t <- now
-  quiet <- readIORef (accessQuiet accessLog)
-  when (t >= quiet) (report accessLog)
+  let rest = do
+        after' <- settled
+        failed accessLog tooSlow (sum (map batchLines batches) - (after' - before))
+  restore (mapM_ write batches) `onException` rest
+  restore (report False accessLog)
   where
-    failed e n = modifyIORef' (accessFailed accessLog) (+ n) >> lose accessLog e n
+    settled = (+) <$> readIORef (accessWritten accessLog) <*> readIORef (accessFailed accessLog)
+    write batch = do
+      before <- readIORef (accessWritten accessLog)
+      failure <- writeSink (\n -> modifyIORef' (accessWritten accessLog) (+ n)) sink (batchMemory batch) (batchBytes batch)
+      forM_ failure $ \e -> do
+        written <- subtract before <$> readIORef (accessWritten accessLog)
+        failed accessLog e (batchLines batch - written)
 
--- | Lines were lost, because of an error.
-lose :: AccessLog -> IOException -> Int -> IO ()
-lose accessLog e n = modifyIORef' (accessUnreported accessLog) $ \before -> let !m = maybe 0 snd before + n in Just (e, m)
+-- Lost lines -------------------------------------------------------------------------------
 
--- | Count the lines for which there was no room since the last time.
-noteDropped :: AccessLog -> IO ()
-noteDropped accessLog = do
-  dropped <- droppedLines (accessBuffer accessLog)
-  before <- readIORef (accessDropped accessLog)
-  writeIORef (accessDropped accessLog) dropped
-  when (dropped > before) (lose accessLog tooSlow (dropped - before))
+-- | Lines could not be written. The caller holds the sink, or closes the log.
+failed :: AccessLog -> IOException -> Int -> IO ()
+failed accessLog e n = mask_ $ do
+  modifyIORef' (accessFailed accessLog) (+ n)
+  unreported accessLog e n
+
+-- | Lines are to be reported as lost.
+unreported :: AccessLog -> IOException -> Int -> IO ()
+unreported accessLog e n = do
+  modifyMVar_ (accessLosses accessLog) $ \losses ->
+    let !m = maybe 0 snd (lossesUnreported losses) + n in pure losses {lossesUnreported = Just (e, m)}
+  wakeReporter accessLog
+
+wakeReporter :: AccessLog -> IO ()
+wakeReporter accessLog = void (tryPutMVar (accessLost accessLog) ())
 
 tooSlow :: IOException
 tooSlow = userError "they were not written fast enough"
 
--- | Report the lines that were lost since the last report, if there are any. The caller holds the sink, or closes the
--- log.
-report :: AccessLog -> IO ()
-report accessLog = do
-  unreported <- readIORef (accessUnreported accessLog)
-  forM_ unreported $ \(e, count) -> do
-    writeIORef (accessUnreported accessLog) Nothing
-    t <- now
-    writeIORef (accessQuiet accessLog) (seconds 60 `after` t)
-    void (try (logOnError (accessSettings accessLog) e count) :: IO (Either IOException ()))
+-- | Report the lines that were lost since the last report, if there are any, and, unless the log is being closed, if
+-- the last report was long enough ago. If it is interrupted, they are left for the next report.
+report :: Bool -> AccessLog -> IO ()
+report closing accessLog = mask $ \restore -> do
+  t <- now
+  dropped <- droppedLines (accessBuffer accessLog)
+  due <- modifyMVar (accessLosses accessLog) $ \before -> do
+    let losses = includeDropped dropped before
+    pure $ case lossesUnreported losses of
+      Just loss
+        | closing || t >= lossesQuiet losses ->
+          (losses {lossesUnreported = Nothing, lossesQuiet = seconds 60 `after` t}, Just loss)
+      _ -> (losses, Nothing)
+  forM_ due $ \(e, n) -> do
+    let tell = try (restore (logOnError (accessSettings accessLog) e n)) :: IO (Either IOException ())
+    void tell `onException` unreported accessLog e n
+
+-- | Add the lines for which there was no room, given their number since the log was opened.
+includeDropped :: Int -> Losses -> Losses
+includeDropped dropped losses
+  | new > 0 = losses {lossesUnreported = Just (maybe (tooSlow, new) more (lossesUnreported losses)), lossesDropped = dropped}
+  | otherwise = losses
+  where
+    new = dropped - lossesDropped losses
+    more (e, n) = let !m = n + new in (e, m)
 
 -- Metrics ----------------------------------------------------------------------------------
 
@@ -264,7 +328,7 @@ data LogMetrics = LogMetrics
   { logWritten :: !Int,
     -- | Dropped because there was no room.
     logDropped :: !Int,
-    -- | Lost because a write failed.
+    -- | Lost because a write failed or was interrupted.
     logFailed :: !Int
   }
   deriving (Eq, Show)
@@ -272,4 +336,7 @@ data LogMetrics = LogMetrics
 -- | Read the counters.
 logMetrics :: AccessLog -> IO LogMetrics
 logMetrics accessLog =
-  LogMetrics <$> readIORef (accessWritten accessLog) <*> droppedLines (accessBuffer accessLog) <*> readIORef (accessFailed accessLog)
+  LogMetrics
+    <$> readIORef (accessWritten accessLog)
+    <*> droppedLines (accessBuffer accessLog)
+    <*> readIORef (accessFailed accessLog)

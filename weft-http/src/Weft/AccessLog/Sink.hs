@@ -1,3 +1,5 @@
+{-# LANGUAGE OverloadedStrings #-}
+
 -- |
 -- The destination of a log's lines. Writes run on a thread of their own, so that
 -- a disk that hangs, or a pipe that is not read, blocks no capability.
@@ -9,7 +11,8 @@ module Weft.AccessLog.Sink
   )
 where
 
-import Control.Exception (catch, evaluate, throwIO, try)
+import Control.Exception (catch, throwIO, try)
+import Control.Monad (unless)
 import qualified Data.ByteString as B
 import Data.ByteString.Unsafe (unsafePackCStringLen)
 import Data.IORef
@@ -25,16 +28,24 @@ import Weft.Blocking (Pool, newPool, runIn)
 import Weft.File
 import Weft.Thread (threadWaitWrite)
 
--- | An open file, or the standard output, the one thread that writes to it, and whether it ends in the middle of a line,
--- since a write failed after a part. The reference is changed by the thread that writes.
-data Sink = Sink !Pool !(Maybe File) !(IORef Bool)
+-- | An open file, or the standard output, the one thread that writes to it, and where the file ends. The reference is
+-- used by the thread that holds the sink.
+data Sink = Sink !Pool !(Maybe File) !(IORef End)
 
--- | Open a file for appending. It is created if it does not exist, readable and writable for its owner and readable for
--- its group. @-@ is the standard output. A named pipe must have a reader. Throws an 'IOError'.
+-- | Where a file ends.
+data End
+  = -- | Nothing has been written since it was opened.
+    Unknown
+  | LineEnd
+  | -- | Only a part of a line was written: by this log, or by an earlier one before its disk was full.
+    MidLine
+
+-- | Open a file for appending. It is created if it does not exist, readable and writable for its owner and readable
+-- for its group. @-@ is the standard output. A named pipe must have a reader. Throws an 'IOError'.
 openSink :: FilePath -> IO Sink
 openSink path = do
   pool <- newPool 1
-  Sink pool <$> (if path == "-" then pure Nothing else Just <$> openFile mode path `catch` named) <*> newIORef False
+  Sink pool <$> (if path == "-" then pure Nothing else Just <$> openFile mode path `catch` named) <*> newIORef Unknown
   where
     -- Otherwise a named pipe would open only when it has a reader.
     mode = writing {openCreation = CreateIfMissing 0o640, openTruncate = False, openAppend = True, openNonBlocking = True}
@@ -46,33 +57,58 @@ openSink path = do
 closeSink :: Sink -> IO ()
 closeSink (Sink _ file _) = mapM_ closeFile file
 
--- | Write the given number of bytes, which are whole lines. Returns how many of the lines were written, and the error if
--- not all were. The next write first ends a line of which only a part was written. Interruptible; a write in progress
--- then continues and keeps the memory alive.
-writeSink :: Sink -> ForeignPtr Word8 -> Int -> IO (Int, Maybe IOException)
-writeSink (Sink pool file cut) memory size = maybe ($ stdOutput) withFileFd file $ \fd -> do
-  before <- readIORef cut
-  ended <- if before then newline >>= \end -> snd <$> put fd end 1 0 else pure Nothing
-  case ended of
-    Just e -> pure (0, Just e)
-    Nothing -> do
-      -- Should this be interrupted, a part of a line may have been written.
-      writeIORef cut True
-      (done, failure) <- put fd memory size 0
-      withForeignPtr memory $ \p -> do
-        written <- unsafePackCStringLen (castPtr p, done)
-        writeIORef cut $! not (B.null written || B.last written == 10)
-        (\lines' -> (lines', failure)) <$> evaluate (B.count 10 written)
+-- | Write the given number of bytes, which are whole lines, and return the error if not all were written. After each
+-- write(2) the first function gets the number of lines that it completed, so that this is known when a later one fails
+-- or is interrupted. If the file ends in the middle of a line, that line is ended first. Interruptible; a write in
+-- progress then continues and keeps the memory alive.
+writeSink :: (Int -> IO ()) -> Sink -> ForeignPtr Word8 -> Int -> IO (Maybe IOException)
+writeSink completed sink@(Sink pool file end) memory size = maybe ($ stdOutput) withFileFd file $ \fd -> do
+  cut <- endsInLine sink
+  failure <- if cut then newline >>= \byte -> put fd (const (pure ())) byte 1 0 else pure Nothing
+  maybe (put fd completed memory size 0) (pure . Just) failure
   where
-    newline = mallocForeignPtr >>= \end -> end <$ withForeignPtr end (`poke` 10)
-    put :: Fd -> ForeignPtr Word8 -> Int -> Int -> IO (Int, Maybe IOException)
-    put fd from most done
-      | done >= most = pure (done, Nothing)
+    newline = mallocForeignPtr >>= \byte -> byte <$ withForeignPtr byte (`poke` lineFeed)
+    put :: Fd -> (Int -> IO ()) -> ForeignPtr Word8 -> Int -> Int -> IO (Maybe IOException)
+    put fd count from most done
+      | done >= most = pure Nothing
       | otherwise = do
+        before <- readIORef end
+        -- Should this be interrupted, a part of a line may have been written.
+        writeIORef end MidLine
         outcome <- try (runIn pool (withForeignPtr from $ \p -> fdWriteBuf fd (p `plusPtr` done) (fromIntegral (most - done))))
         case outcome of
-          Right n -> put fd from most (done + fromIntegral n)
-          -- A pipe is full, or the standard output, which another process has made non-blocking.
-          Left e
-            | fmap Errno (ioe_errno e) == Just eAGAIN -> threadWaitWrite fd >> put fd from most done
-            | otherwise -> pure (done, Just e)
+          Right n -> note count from done (fromIntegral n) >> put fd count from most (done + fromIntegral n)
+          Left e -> do
+            writeIORef end before
+            -- A pipe is full, or the standard output, which another process has made non-blocking.
+            if fmap Errno (ioe_errno e) == Just eAGAIN
+              then threadWaitWrite fd >> put fd count from most done
+              else pure (Just e)
+    note count from done n = withForeignPtr from $ \p -> do
+      written <- unsafePackCStringLen (castPtr p `plusPtr` done, n)
+      unless (B.null written) (writeIORef end $! if B.last written == lineFeed then LineEnd else MidLine)
+      count $! B.count lineFeed written
+
+-- | Does the file end in the middle of a line? One that cannot be read, or is not a regular file, does not, unless a
+-- part of a line was written here.
+endsInLine :: Sink -> IO Bool
+endsInLine (Sink _ file end) = do
+  known <- readIORef end
+  case (known, file) of
+    (LineEnd, _) -> pure False
+    (Unknown, Nothing) -> pure False
+    (MidLine, Nothing) -> pure True
+    (Unknown, Just f) -> orElse False $ do
+      size <- regularSize f
+      case size of
+        Just n | n > 0 -> withFile reading (filePath f) $ \same -> (`notElem` ["", "\n"]) <$> readAt same (n - 1) 1
+        _ -> pure False
+    -- Another program may have emptied it.
+    (MidLine, Just f) -> orElse True (maybe True (> 0) <$> regularSize f)
+  where
+    orElse :: Bool -> IO Bool -> IO Bool
+    orElse otherwise' act = either (const otherwise' :: IOException -> Bool) id <$> try act
+    regularSize f = (\status -> if statusType status == RegularFile then Just (statusSize status) else Nothing) <$> statFile f
+
+lineFeed :: Word8
+lineFeed = 10

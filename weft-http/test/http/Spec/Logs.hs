@@ -10,7 +10,7 @@ import Configurations (Configuration, testOn)
 import Control.Concurrent.Async (concurrently_, forConcurrently_)
 import Control.Concurrent.MVar
 import Control.Exception (bracket, try)
-import Control.Monad (forM_, replicateM_, void, when)
+import Control.Monad (forM_, join, replicateM_, void, when)
 import Data.Aeson (Value (..), decodeStrict')
 import qualified Data.Aeson.KeyMap as K
 import qualified Data.ByteString as B
@@ -23,7 +23,7 @@ import Network.HTTP.Types
 import Network.Wai
 import System.Directory
 import System.FilePath ((</>))
-import System.IO (IOMode (ReadWriteMode), withFile)
+import System.IO (BufferMode (NoBuffering), Handle, IOMode (ReadWriteMode), hSetBuffering, withFile)
 import System.IO.Error (isDoesNotExistError, isFullError)
 import System.Posix.Files (createNamedPipe, fileMode, getFileStatus)
 import System.Posix.Temp (mkdtemp)
@@ -111,6 +111,36 @@ tests on =
       testOn on "IPv6 addresses are written as in RFC 5952" addresses,
       testOn on "a pipe without a reader does not block requests" deaf,
       testOn on "with a full disk lines are dropped and counted, and all are reported" full,
+      testOn on "lines that are dropped while a pipe is not read are reported meanwhile" . unread $ \pipe told -> do
+        B.hPut pipe (B.replicate pipeSize 120)
+        pure $ \accessLog -> do
+          untilM (refuse accessLog >> (> 0) . logDropped <$> logMetrics accessLog)
+          eventually "a report" ((> 0) <$> readIORef told)
+          pure (pure ()),
+      testOn on "when a log ends whose pipe is not read, each line was written whole or is reported" . unread $ \pipe told -> do
+        -- There is room for some lines, and a part of one.
+        B.hPut pipe (B.replicate (pipeSize - 4096) 10)
+        let rounds = 3000
+            logAll accessLog = forConcurrently_ [1, 2 :: Int] (const (replicateM_ rounds (refuse accessLog)))
+            atEnd accessLog = do
+              figures <- logMetrics accessLog
+              written <- subtract (pipeSize - 4096) . C.count '\n' <$> contents pipe
+              logWritten figures @?= written
+              assertBool (show figures) (written > 0)
+              reported <- readIORef told
+              assertEqual (show figures) (2 * rounds) (written + reported)
+        pure $ \accessLog -> logAll accessLog >> pure (atEnd accessLog),
+      testOn on "a file that ends in the middle of a line: that line is ended first" . withFolder $ \folder -> do
+        let file = folder </> "log"
+        forM_ ["", "a\nb\n", "a\nb"] $ \before -> do
+          B.writeFile file before
+          withAccessLog defaultLogSettings {logPath = file} $ \accessLog -> do
+            refuse accessLog >> flushLog accessLog
+            B.appendFile file "c"
+            reopenLog accessLog
+            refuse accessLog
+          found <- map (\l -> if B.isSuffixOf "\"-\"" l then "line" else l) . C.split '\n' <$> B.readFile file
+          found @?= C.lines before <> ["line", "c", "line", ""],
       testOn on "no line is lost while the file is reopened" reopening,
       testOn on "if reopening fails, the old file stays in use" . withFolder $ \folder -> do
         createDirectory (folder </> "a")
@@ -214,6 +244,29 @@ deaf = withFolder $ \folder -> do
                 replicateM_ 50 (get client path >>= (@?= 404) . answerStatus)
               (> 0) . logDropped <$> logMetrics accessLog
         within 200 "requests" (untilM someDropped)
+
+-- | Bytes that a pipe takes.
+pipeSize :: Int
+pipeSize = 65536
+
+-- | A log whose pipe nobody reads. Before it is opened, the first action gets the pipe and the number of lines that are
+-- reported as lost. Then it runs with the log, and what it returns runs when the log is closed.
+unread :: (Handle -> IORef Int -> IO (AccessLog -> IO (IO ()))) -> Assertion
+unread prepare = withFolder $ \folder -> do
+  told <- newIORef 0
+  let path = folder </> "pipe"
+      report _ n = atomicModifyIORef' told (\m -> (m + n, ()))
+  createNamedPipe path 0o600
+  withFile path ReadWriteMode $ \pipe -> do
+    hSetBuffering pipe NoBuffering
+    act <- prepare pipe told
+    join (withAccessLog defaultLogSettings {logPath = path, logBuffer = 1, logOnError = report} act)
+
+-- | What a pipe has taken.
+contents :: Handle -> IO B.ByteString
+contents pipe = do
+  part <- B.hGetNonBlocking pipe pipeSize
+  if B.null part then pure part else (part <>) <$> contents pipe
 
 untilM :: IO Bool -> IO ()
 untilM act = act >>= \done -> if done then pure () else untilM act
