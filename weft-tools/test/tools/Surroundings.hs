@@ -75,6 +75,10 @@ tests program folder =
           port <- portOf p
           asks port (map show [1 .. 40 :: Int])
           hGetLine (errors p) >>= \line -> assertBool line ("lost: " `isInfixOf` line)
+          -- The lines that were written are counted, also those before the one that was cut.
+          counted <- body <$> get port "/metrics"
+          complete <- B.count '\n' <$> B.readFile file
+          contains (B.unpack counted) ("access_log_lines_total " <> show complete <> "\n")
           pid <- getPid (process p)
           forM_ pid $ \n -> callSilently "prlimit" ["--pid", show n, "--fsize=unlimited"]
           asks port ["again1", "again2", "again3"]
