@@ -157,8 +157,8 @@ newTlsServer settings =
 reloadTlsServer :: TlsServer -> IO [IOException]
 reloadTlsServer server = readIORef (serverLoaded server) >>= replaceCertificates server . map fst . loadedCredentials
 
--- | 'reloadTlsServer' with other certificates than before. Those that were served before and cannot be loaded stay as they
--- were, others that cannot be loaded are left out; the list stays as it was if there is nothing to replace it.
+-- | 'reloadTlsServer' with other certificates than before. Those that were served before and cannot be loaded stay as
+-- they were, others that cannot be loaded are left out; the list stays as it was if there is nothing to replace it.
 replaceCertificates :: TlsServer -> [CertificateSource] -> IO [IOException]
 replaceCertificates server sources = do
   credentials <- mapM (try . loadCredential) sources

@@ -27,6 +27,7 @@ module Weft.IdleTimer
     newPausedIdleTimer,
     newDecidingIdleTimer,
     WhenDue (..),
+    ranLate,
     withIdleTimer,
     reset,
     resetFor,
@@ -149,13 +150,17 @@ newPausedIdleTimer len act = newDecidingIdleTimer len (\_ -> pure (Expire act))
 
 -- | A paused idle timer that may get more time when it is due. The dispatcher runs the action each time, and its result
 -- decides. It must neither block nor throw. It does not run twice at the same time. It gets the time by which the
--- dispatcher is late: if that is a second or more, the process was stopped, or the machine overloaded, and what a peer
--- has sent meanwhile may not have been read.
+-- dispatcher is late ('ranLate').
 newDecidingIdleTimer :: Duration -> (Duration -> IO WhenDue) -> IO IdleTimer
 newDecidingIdleTimer (Duration len) decide = do
   d <- (\ws -> IdleTimer ws (max 0 len)) <$> newAtomicWords 5 <*> newIORef decide <*> newIORef Nothing
   pokeWord (idleTimerWords d) wordLook paused
   d <$ pause d
+
+-- | Whether a timer that is late by so much, a second or more, shows that the process did not run: it was stopped, or
+-- its machine was, or is overloaded. What a peer has sent meanwhile may not have been read.
+ranLate :: Duration -> Bool
+ranLate late = late >= Duration 1000000000
 
 -- | Run an action with an idle timer, which is stopped when the action ends.
 withIdleTimer :: Duration -> IO () -> (IdleTimer -> IO a) -> IO a

@@ -22,7 +22,6 @@ module Weft.Http.SendTime
     allSent,
     notSent,
     moreTime,
-    ranLate,
     afterPause,
     leastRate,
     sliceSize,
@@ -80,11 +79,7 @@ leastRate (Duration ns) = fromIntegral (min 20480 (fromIntegral sliceSize * 1000
 sliceSize :: Int
 sliceSize = 131072
 
--- | Whether a timer that is late by so much shows that the process did not run: it was stopped, or its machine was.
-ranLate :: Duration -> Bool
-ranLate late = late >= Duration 1000000000
-
 -- | The time that a client gets if its time was over while the process did not run: what it has sent meanwhile is read
--- first.
+-- first ('ranLate').
 afterPause :: Duration
 afterPause = Duration 2000000000

@@ -48,7 +48,7 @@ import Weft.Http.Limits
 import Weft.Http.ProxyProtocol
 import Weft.Http.Render (refusalMessage)
 import Weft.Http.Request (securityKey)
-import Weft.Http.SendTime (afterPause, moreTime, ranLate)
+import Weft.Http.SendTime (afterPause, moreTime)
 import Weft.Http.Settings
 import Weft.Http.Table
 import Weft.Http.Timeouts

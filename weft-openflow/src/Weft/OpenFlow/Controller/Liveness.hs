@@ -45,7 +45,7 @@ withLiveness after dead ask gone = bracket start (stop . livenessTimer)
       case () of
         _
           -- What switches have sent while the process did not run is read first.
-          | late >= seconds 1 -> pure (Later (seconds 1))
+          | ranLate late -> pure (Later (seconds 1))
           | before -> pure (Expire gone)
           | otherwise -> Later dead <$ (writeIORef asked True >> ask)
 
