@@ -9,9 +9,10 @@ where
 
 import Control.Concurrent
 import Control.Exception (IOException, catch, finally, onException)
-import Control.Monad (forM_, replicateM_, void, when)
+import Control.Monad (forM, forM_, replicateM_, void, when)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Lazy as L
+import Foreign.C.Types (CInt (..), CUInt (..))
 import Network.HTTP.Types (ok200)
 import Network.Socket (SockAddr (..))
 import Network.Wai (Request, getRequestBodyChunk, responseFile, responseLBS, responseStream)
@@ -133,6 +134,23 @@ tests =
         fmap B.length found @?= Just (B.length body + 3)
         assertBool "the order of the pieces" (found == Just (body <> "end"))
         connClose mine,
+      testCase "after a pause of the process, a client whose time is over is heard first" $ do
+        (mine, theirs) <- connectionPair 65536 (SockAddrUnix "") (SockAddrUnix "")
+        let settings = defaultHttp2Settings {http2Limits = defaultHttp2Limits {limitWait = seconds 1}}
+        _ <- forkIO (serveHttp2 settings (const (pure ())) theirs (\_ respond -> respond (responseLBS ok200 [] "body")))
+        send mine [connectionPreface, frame typeSettings 0 0 (settingsPayload [(4, 0)]), request 1]
+        _ <- framesUntil mine (any ((== typeHeaders) . frameType . fst))
+        capabilities <- getNumCapabilities
+        stopped <- forM [0 .. capabilities - 1] $ \i -> do
+          over <- newEmptyMVar
+          over <$ forkOn i (keepCapability 2700000 >>= putMVar over)
+        mapM_ takeMVar stopped
+        -- The timer has been late by now.
+        threadDelay 300000
+        send mine [frame typeWindowUpdate 0 1 (B.pack [0, 0, 0, 100])]
+        found <- framesUntil mine (any (\(h, _) -> frameType h `elem` [typeData, typeReset, typeGoAway]))
+        [p | (h, p) <- found, frameType h == typeData] @?= ["body"]
+        connClose mine,
       testCase "a stream that is reset while it ends the connection does not keep others from writing" $ do
         (mine, theirs) <- connectionPair 65536 (SockAddrUnix "") (SockAddrUnix "")
         open <- newEmptyMVar
@@ -157,6 +175,9 @@ tests =
     request n = frame typeHeaders (flagEndHeaders + flagEndStream) n (B.pack [0x82, 0x86, 0x84, 0x41, 1, 0x61])
     -- The head of a POST, http, / and a literal authority, in HPACK with its static table.
     upload n = frame typeHeaders flagEndHeaders n (B.pack [0x83, 0x86, 0x84, 0x41, 1, 0x61])
+
+-- | Keep a capability for so many microseconds, as if the process did not run.
+foreign import ccall unsafe "usleep" keepCapability :: CUInt -> IO CInt
 
 readAll :: Request -> IO B.ByteString
 readAll request = do
