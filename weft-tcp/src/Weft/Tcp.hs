@@ -127,8 +127,8 @@ defaultSettings addresses =
     }
 
 -- | Start a stack on a device. It has a thread for each queue of the device and one for timers,
--- which wait on Weft's dispatchers. The secret key comes from @\/dev\/urandom@. Throws an 'IOError' (@EINVAL@) for a buffer,
--- an initial window or a timeout below 1.
+-- which wait on Weft's dispatchers. The secret key comes from @\/dev\/urandom@. Throws an 'IOError' (@EINVAL@) for a
+-- buffer, an initial window or a timeout below 1.
 newStack :: StackSettings -> Device -> IO Stack
 newStack s d = do
   forM_ [("receiveBuffer", receiveBuffer), ("sendBuffer", sendBuffer), ("initialSegments", initialSegments), ("minRto", fromEnum . minRto)] $ \(field, value) ->

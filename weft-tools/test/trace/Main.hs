@@ -214,8 +214,8 @@ timelines =
       testCase "a file that is not an event log is refused" $ readLog "/etc/passwd" >>= either (const (pure ())) (const (assertFailure "read"))
     ]
 
--- | In a browser, on a desktop and on a telephone: the rows are drawn, buttons, keys and Ctrl with the wheel zoom, dragging
--- and the sideways wheel move, the wheel and a finger that moves up or down scroll the page, and pointing at a span says
+-- | In a browser, on a desktop and on a telephone: the rows are drawn, buttons, keys and Ctrl with the wheel zoom,
+-- dragging and the sideways wheel move, the wheel and a finger that moves up or down scroll the page, and pointing at a span says
 -- what it is.
 browsed :: TestTree
 browsed = testCase "a browser draws the page, zooms, moves, and says what a span is" . forM_ [1280, 390] $ \width -> do

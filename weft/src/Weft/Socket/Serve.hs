@@ -103,7 +103,8 @@ data ServerSettings = ServerSettings
     -- served, with the address. What it throws ends the server.
     serverOnListen :: SockAddr -> IO (),
     -- | Called with an exception of a handler and its peer, or with 'Nothing' and the error of an
-    -- acceptor; while there are no descriptors left, once a second by each. If it throws itself, that exception goes to 'reportException'.
+    -- acceptor; while there are no descriptors left, once a second by each. If it throws itself,
+    -- that exception goes to 'reportException'.
     serverOnException :: Maybe SockAddr -> SomeException -> IO ()
   }
 

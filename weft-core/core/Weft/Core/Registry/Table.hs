@@ -1,5 +1,5 @@
 -- |
--- The table of the registry ("Weft.Core.Registry"), which alone uses it: what is known of each descriptor, and its access.
+-- The table of the registry ("Weft.Core.Registry"), which alone uses it: what is known of each descriptor.
 module Weft.Core.Registry.Table
   ( Registry (..),
     newRegistry,

@@ -7,8 +7,8 @@
 -- whatever the server does, and any free connection sends the next one. A latency is measured from the instant at which
 -- the request was due, so if a server stops for a second, all requests of that second count as slow. Without a rate
 -- each connection sends its next request when it has received its answer, and the output says what that leaves out.
--- Exit status: 0 if requests were answered, 1 if none was, 2 for bad arguments, 130 if a signal ended it (SIGINT, SIGTERM, SIGHUP, SIGQUIT); the
--- results until then are printed.
+-- Exit status: 0 if requests were answered, 1 if none was, 2 for bad arguments, 130 if a signal ended it (SIGINT,
+-- SIGTERM, SIGHUP, SIGQUIT); the results until then are printed.
 module Weft.Tools.Bench.Url
   ( urlCommand,
     urlLoad,
