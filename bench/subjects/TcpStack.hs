@@ -51,14 +51,14 @@ serve :: String -> Address -> Bool -> IO ()
 serve name address offload = do
   device <- openTun (TunSettings name offload 1)
   withStack (defaultSettings [address]) device $ \st -> do
-    forM_ [(9, sink), (19, source), (7, echo)] $ \(port, answer) -> do
+    forM_ [(9, sink), (19, source), (7, echo), (11, live)] $ \(port, answer) -> do
       l <- listen st Nothing port
       forkIO . forever $ do
         c <- accept l
         forkIO (void (try (answer c) :: IO (Either SomeException ())) `finally` close c)
     forever (threadDelay 1000000000)
 
-sink, source, echo :: Socket -> IO ()
+sink, source, echo, live :: Socket -> IO ()
 sink c = go (0 :: Int)
   where
     go n = do
@@ -76,6 +76,8 @@ echo c = do
   setChoices c (\o -> o {useNagle = False})
   let go = recv c noDeadline 65536 >>= \b -> unless (B.null b) (send c noDeadline b >> go)
   go
+-- The bytes that are alive, after a major collection.
+live c = liveBytes >>= send c noDeadline . C.pack . (++ "\n") . show
 
 -- Idle connections -------------------------------------------------------------------------
 

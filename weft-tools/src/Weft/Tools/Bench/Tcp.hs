@@ -36,7 +36,7 @@ tcp =
       benchRts = [],
       benchIgnores = ["--rts", "--backend"],
       benchBounds = bounds,
-      benchColumns = ["gbit_per_s", "ops_per_s", "p50_us", "p99_us", "cpu_us_per_op", "cpu_ns_per_kib", "live_bytes_per_idle", "idle_core_ratio", "tail_timeout_ratio", "syns_per_s", "unserved_ratio", "rss_bytes_per_syn", "max_rss_mb"],
+      benchColumns = ["gbit_per_s", "ops_per_s", "p50_us", "p99_us", "cpu_us_per_op", "cpu_ns_per_kib", "live_bytes_per_idle", "idle_core_ratio", "tail_timeout_ratio", "syns_per_s", "unserved_ratio", "live_bytes_per_syn", "max_rss_mb"],
       benchPlotted = filter ((`elem` [[("mode", Word "bulk"), d] | d <- [("direction", Word "send"), ("direction", Word "receive")]]) . runParams)
     }
 
@@ -187,7 +187,7 @@ bounds plan =
          atMost "bytes of an idle connection" (on "weft" (idleParams plan) "live_bytes_per_idle") 1024,
          atMost "timers of idle connections, of a core" (on "weft" (idleParams plan) "idle_core_ratio") 0.05,
          atMost "SYN flood: clients that were not served" (on "weft" (settingParams flood) "unserved_ratio") 0.01,
-         atMost "SYN flood: bytes a SYN" (on "weft" (settingParams flood) "rss_bytes_per_syn") 1
+         atMost "SYN flood: bytes a SYN" (on "weft" (settingParams flood) "live_bytes_per_syn") 1
        ]
     <> [ atMost ("the web server, " <> T.pack (show n) <> " connections: on the kernel's stack / on weft's") (on "kernel" (webParams n) "ops_per_s" `Over` on "weft" (webParams n) "ops_per_s") 1.5
          | n <- webLoads
