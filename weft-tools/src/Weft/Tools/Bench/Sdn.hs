@@ -212,12 +212,14 @@ firstCores env n = [0 .. min n (envCores env) - 1]
 countingInstructions :: Env -> Setting -> Subject -> IO [Measured]
 countingInstructions env setting subject = do
   own <- getExecutablePath
-  (few', before) <- counted own (planTrace (envPlan env))
-  (many, after) <- counted own (4 * planTrace (envPlan env))
+  (few', before) <- counted own shorter
+  (many, after) <- counted own (4 * shorter)
   if many > few'
     then pure [(sdnParams setting, M.singleton "user_instructions_per_op" ((after - before) / (many - few')))]
     else failWith "callgrind: the longer run had no more answers"
   where
+    -- In less time there are so few answers that what happens at fixed times counts.
+    shorter = max 1 (planTrace (envPlan env))
     counted own duration = do
       program <- subjectProgramWith env (settingCores setting) subject ["--port", "0"]
       underCallgrind env program $ \child -> do
