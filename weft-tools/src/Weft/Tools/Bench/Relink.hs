@@ -82,9 +82,10 @@ timeoutParams = [("workload", Word "timeout"), ("threads", Count 1000)]
 bounds :: Plan -> [Bound]
 bounds plan =
   [ atMost "delays, wall: relinked / as it is" (ratio delay' "wall_s") 0.1,
-    atMost "delays, peak memory: relinked / as it is" (ratio delay' "max_rss_mb") 0.02,
     atMost "timeouts that do not fire: relinked / as it is" (ratio (modeParam Own : timeoutParams) "ns_per_op") 0.334
   ]
+    -- With fewer, most of the memory is what every program takes.
+    <> [atMost "delays, peak memory: relinked / as it is" (ratio delay' "max_rss_mb") 0.02 | planDelaysBound plan >= 1000000]
     <> [ atMost
            ("Warp -N" <> number n <> ", " <> number connections <> " connections, CPU: relinked / as it is")
            (ratio (params connections n) "cpu_us_per_op")
