@@ -29,7 +29,8 @@ operations =
       opPeer = snd,
       opLocal = getSocketName . fst,
       opSendProgress = const (pure Nothing),
-      opSecurity = const Nothing
+      opSecurity = const Nothing,
+      opKeepsStrings = const False
     }
   where
     sendRegion sock p n

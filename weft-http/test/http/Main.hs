@@ -11,6 +11,7 @@ import qualified Spec.Connections as Connections
 import qualified Spec.Files as Files
 import qualified Spec.Framing as Framing
 import qualified Spec.Fuzz as Fuzz
+import qualified Spec.KeptStrings as KeptStrings
 import qualified Spec.Limits as Limits
 import qualified Spec.Lingering as Lingering
 import qualified Spec.Logs as Logs
@@ -58,6 +59,7 @@ underConfiguration (configuration, refused) =
         Connections.tests,
         Lingering.tests,
         Shutdown.tests,
+        KeptStrings.tests,
         Settings.tests,
         Setters.tests,
         Rude.tests,

@@ -94,5 +94,6 @@ operations =
       opPeer = const (SockAddrUnix ""),
       opLocal = const (pure (SockAddrUnix "")),
       opSendProgress = const (pure Nothing),
-      opSecurity = const Nothing
+      opSecurity = const Nothing,
+      opKeepsStrings = const False
     }

@@ -44,6 +44,7 @@ module Weft.Transport
     connLocal,
     connSendProgress,
     SendProgress (..),
+    connKeepsStrings,
     connSecurity,
     Security (..),
     ProtocolVersion (..),

@@ -7,6 +7,7 @@ module Weft.Http.Buffer
     takeBuffer,
     newBuffer,
     putBuffer,
+    putSentBuffer,
     standardSize,
     bufferSize,
     bufferHome,
@@ -17,7 +18,7 @@ module Weft.Http.Buffer
   )
 where
 
-import Control.Monad (when)
+import Control.Monad (unless, when)
 import Data.Bits ((.&.))
 import Data.Word (Word8)
 import Foreign.ForeignPtr (ForeignPtr, touchForeignPtr)
@@ -26,6 +27,7 @@ import Foreign.Ptr (Ptr)
 import GHC.ForeignPtr (mallocPlainForeignPtrBytes)
 import System.IO.Unsafe (unsafePerformIO)
 import Weft.Sys
+import Weft.Transport (Connection, connKeepsStrings)
 
 -- | Memory, its size in bytes, and the index of the slot where it is kept ('bufferHome').
 data Buffer = Buffer
@@ -97,3 +99,8 @@ bufferOf home size = do
 -- | Return a buffer of any size. Its memory may not be used any more.
 putBuffer :: Buffer -> IO ()
 putBuffer buffer = when (bufferSize buffer == standardSize) $ readBoxedArray places (bufferHome buffer) >>= \ref -> writeRef ref buffer
+
+-- | Return a buffer of which views have been sent as strings. If the connection keeps these, the buffer is left to the
+-- collector.
+putSentBuffer :: Connection -> Buffer -> IO ()
+putSentBuffer c buffer = unless (connKeepsStrings c) (putBuffer buffer)

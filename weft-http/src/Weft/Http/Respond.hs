@@ -202,7 +202,7 @@ sendString client number buffer from bytes more = do
     Done | n == 0 -> do
       claimResponse client number
       sendLast client (connSendMany (clientConnection client) noDeadline [B.fromForeignPtr (bufferMemory buffer) 0 from, bytes])
-      putBuffer buffer
+      putSentBuffer (clientConnection client) buffer
     _
       | n > 0 -> throwIO (LengthMismatch (B.length bytes) (B.length bytes + n))
       | otherwise -> continued client number buffer (Exactly (B.length bytes)) from from 0 (Chunk bytes (\_ _ -> pure (0, next)))
@@ -270,7 +270,7 @@ respondFile client number h body request status fields path part = do
           n <- putConnection buffer headTo bits (endingFor h keep) >>= endHead buffer
           claimResponse client number
           sendFileSlices client path (bufferMemory buffer) n (FileRange fd (fromInteger offset) (fromInteger count))
-          putBuffer buffer
+          putSentBuffer (clientConnection client) buffer
           complete client keep
 
 -- Raw ------------------------------------------------------------------------------------

@@ -260,7 +260,7 @@ release :: Writer -> IO ()
 release w = do
   found <- readIORef (writerBuffer w)
   writeIORef (writerBuffer w) Nothing
-  mapM_ putBuffer found
+  mapM_ (putSentBuffer (clientConnection (writerClient w))) found
 
 -- | Send strings in one system call, or a long string in slices. The client's time limit restarts with each slice.
 sendSlices :: Client -> [ByteString] -> IO ()

@@ -177,7 +177,9 @@ operations =
       opPeer = connPeer . sessionBelow,
       opLocal = connLocal . sessionBelow,
       opSendProgress = connSendProgress . sessionBelow,
-      opSecurity = Just . sessionSecurity
+      opSecurity = Just . sessionSecurity,
+      -- They are encrypted during the call.
+      opKeepsStrings = const False
     }
 
 -- | The rest of the current record, or bytes of the next one. Masked: it is interruptible where it waits for bytes, and

@@ -328,7 +328,8 @@ operations =
       opPeer = connPeer,
       opLocal = connLocal,
       opSendProgress = connSendProgress,
-      opSecurity = connSecurity
+      opSecurity = connSecurity,
+      opKeepsStrings = connKeepsStrings
     }
 
 -- | New connections are refused after a moment: while a poll(2) of the poll back end has the closed socket in its list,

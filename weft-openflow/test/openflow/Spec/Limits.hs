@@ -173,5 +173,6 @@ singleBytes = testCase "a message that arrives byte by byte takes a small multip
           opPeer = const (SockAddrUnix ""),
           opLocal = const (pure (SockAddrUnix "")),
           opSendProgress = const (pure Nothing),
-          opSecurity = const Nothing
+          opSecurity = const Nothing,
+          opKeepsStrings = const False
         }

@@ -61,7 +61,8 @@ operations =
       opPeer = \s -> toSockAddr (remotePort (socketFlow s)) (remoteAddress (socketFlow s)),
       opLocal = \s -> pure (toSockAddr (localPort (socketFlow s)) (localAddress (socketFlow s))),
       opSendProgress = const (pure Nothing),
-      opSecurity = const Nothing
+      opSecurity = const Nothing,
+      opKeepsStrings = const True
     }
 
 -- | Send strings and part of a file. If it is cut off after a part, further sends fail, as with 'send'; not if the file

@@ -19,10 +19,14 @@ import Control.Concurrent
 import Control.Exception
 import Control.Monad
 import qualified Data.ByteString as B
+import qualified Data.ByteString.Internal as B (fromForeignPtr)
 import qualified Data.ByteString.Unsafe as B (unsafeUseAsCStringLen)
 import Data.IORef
 import Data.Int (Int64)
+import Data.Word (Word8)
 import Foreign.C.Error (eADDRINUSE, eBADF, eCONNREFUSED, eINVAL)
+import Foreign.ForeignPtr (mallocForeignPtrBytes, withForeignPtr)
+import Foreign.Marshal.Utils (fillBytes)
 import Foreign.Ptr (castPtr)
 import Network.Socket (SockAddr)
 import System.IO.Error (isEOFError)
@@ -39,6 +43,7 @@ connectionLaws =
     Law "strings and part of a file arrive in order" files,
     Law "a file that ends early is an end-of-file error" shortFile,
     Law "many sends of one byte arrive" oneByOne,
+    Law "memory that was sent may be written to, and strings unless the connection keeps them" reused,
     Law "both directions carry at the same time" duplex,
     Law "the end of the stream follows the last byte, again and again" endOfStream,
     Law "one direction goes on when the other has ended" halfClose,
@@ -127,6 +132,29 @@ oneByOne implementation = bounded implementation $ \a b -> do
   got <- receiveAll (repeat 100) b
   finished sending
   same "single bytes" sent got
+
+reused :: Implementation -> IO ()
+reused implementation = bounded implementation $ \a b -> do
+  let size = max 1 (min 3000 (implementationBound implementation `div` 8))
+      (fd, contents) = implementationFile implementation
+      first = B.replicate size 1
+      part = B.take 10 contents
+  memory <- mallocForeignPtrBytes size
+  let view = B.fromForeignPtr memory 0 size
+      fill byte = withForeignPtr memory (\p -> fillBytes p (byte :: Word8) size)
+      sendView act = fill 1 >> void (act :: IO ()) >> fill 2
+  sending <- task $ do
+    sendView (withForeignPtr memory (\p -> connSend a noDeadline p size))
+    sendView (connSendBytes a noDeadline view)
+    unless (connKeepsStrings a) $ do
+      sendView (connSendMany a noDeadline [view, view])
+      sendView (connSendFile a noDeadline [view] (FileRange fd 0 10))
+    connShutdownSend a noDeadline
+  -- What can be sent without a peer that receives, has been.
+  threadDelay 20000
+  got <- receiveAll (repeat 1000) b
+  finished sending
+  same "memory that was written to after it was sent" (B.concat ([first, first] <> (if connKeepsStrings a then [] else [first, first, first, part]))) got
 
 duplex :: Implementation -> IO ()
 duplex implementation = bounded implementation $ \a b -> do

@@ -148,7 +148,8 @@ memoryOperations =
         closed <- readTVarIO (endClosed end)
         if closed then failed "connLocal" eBADF else pure (endLocal end),
       opSendProgress = const (pure Nothing),
-      opSecurity = const Nothing
+      opSecurity = const Nothing,
+      opKeepsStrings = const True
     }
 
 ending :: End -> STM () -> IO ()

@@ -47,7 +47,8 @@ socketOperations =
       opPeer = \(Connected _ peer) -> peer,
       opLocal = \(Connected s _) -> getSocketName s,
       opSendProgress = \(Connected s _) -> sendProgress s,
-      opSecurity = const Nothing
+      opSecurity = const Nothing,
+      opKeepsStrings = const False
     }
 
 -- | Run an operation on the socket with the deadline. Without a deadline nothing is allocated.

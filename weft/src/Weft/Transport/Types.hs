@@ -21,6 +21,7 @@ module Weft.Transport.Types
     connSendProgress,
     SendProgress (..),
     connSecurity,
+    connKeepsStrings,
     connCloseGracefully,
 
     -- * Security
@@ -79,7 +80,8 @@ data Operations s = Operations
     opLocal :: !(s -> IO SockAddr),
     -- | 'Nothing' where it is not known.
     opSendProgress :: !(s -> IO (Maybe SendProgress)),
-    opSecurity :: !(s -> Maybe Security)
+    opSecurity :: !(s -> Maybe Security),
+    opKeepsStrings :: !(s -> Bool)
   }
 
 -- | The progress of the peer in reading the sent data.
@@ -127,8 +129,8 @@ connSend (Connection ops s) deadline p n = opSend ops s deadline (Region p n)
 connSendBytes :: Connection -> Instant -> ByteString -> IO ()
 connSendBytes c deadline bytes = withBytes bytes (connSend c deadline)
 
--- | Send strings one after the other, gathered into as few system calls or packets as possible.
--- Otherwise as 'connSend'.
+-- | Send strings one after the other, gathered into as few system calls or packets as possible. The strings may be in
+-- use after the call: see 'connKeepsStrings'. Otherwise as 'connSend'.
 connSendMany :: Connection -> Instant -> [ByteString] -> IO ()
 connSendMany (Connection ops s) = opSendMany ops s
 {-# INLINE connSendMany #-}
@@ -195,6 +197,12 @@ connCloseGracefully limit bytes c = (drain `catch` ignore) `finally` connClose c
       if B.null chunk then pure () else go deadline (left - B.length chunk)
     ignore :: IOError -> IO ()
     ignore _ = pure ()
+
+-- | Whether the connection may read strings that it was given by 'connSendMany' or 'connSendFile' after the call has
+-- returned: it queues them, or keeps them to send them again. This matters only to a caller whose strings are views of
+-- memory that it writes to later. Memory given to 'connSend' and 'connSendBytes' is never used after the call.
+connKeepsStrings :: Connection -> Bool
+connKeepsStrings (Connection ops s) = opKeepsStrings ops s
 
 -- Security ---------------------------------------------------------------------------
 
@@ -292,5 +300,6 @@ receivedOperations =
       opPeer = \(Received _ c) -> connPeer c,
       opLocal = \(Received _ c) -> connLocal c,
       opSendProgress = \(Received _ c) -> connSendProgress c,
-      opSecurity = \(Received _ c) -> connSecurity c
+      opSecurity = \(Received _ c) -> connSecurity c,
+      opKeepsStrings = \(Received _ c) -> connKeepsStrings c
     }
