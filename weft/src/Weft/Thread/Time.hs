@@ -10,7 +10,7 @@ module Weft.Thread.Time
   )
 where
 
-import Control.Concurrent (ThreadId, forkIOWithUnmask, killThread, myThreadId)
+import Control.Concurrent (ThreadId, forkIOWithUnmask, killThread, myThreadId, yield)
 import Control.Concurrent.STM (atomically, newTVarIO, writeTVar)
 import Control.Exception hiding (handle)
 import Control.Monad (unless, void)
@@ -28,15 +28,17 @@ import Weft.Sys (now)
 import qualified Weft.Sys as Sys
 
 -- | Block for at least this many microseconds, by the monotonic clock. Zero and
--- negative numbers return at once; 'maxBound' is 292 thousand years and counts as
+-- negative numbers yield to other threads and return; 'maxBound' is 292 thousand years and counts as
 -- for ever.
 threadDelay :: Int -> IO ()
 threadDelay = sleep . microseconds
 
--- | Block the calling thread for at least the given time. Interruptible.
+-- | Block the calling thread for at least the given time. Interruptible. Zero and negative durations yield to other
+-- threads.
 sleep :: Duration -> IO ()
 sleep d
-  | d <= mempty = pure ()
+  -- A loop of such calls would otherwise never give way, nor be interrupted, where it does not allocate.
+  | d <= mempty = yield
   | otherwise = mask_ $ do
     due <- after d <$> now
     box <- Sys.newEmptyMVar
