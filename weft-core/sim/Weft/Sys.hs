@@ -77,6 +77,7 @@ module Weft.Sys
 
     -- * Exceptions
     mask_,
+    allowInterrupt,
     uninterruptibleMask_,
     onException,
     finally,
@@ -471,6 +472,9 @@ interruptible :: IO a -> IO a
 interruptible act = do
   state <- getMasking
   if state == WhereItBlocks then withMasking AllIn act else act
+
+allowInterrupt :: IO ()
+allowInterrupt = interruptible (pure ())
 
 interruptiblyMasked :: IO a -> IO a
 interruptiblyMasked act = do

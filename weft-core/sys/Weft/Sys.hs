@@ -73,6 +73,7 @@ module Weft.Sys
 
     -- * Exceptions
     mask_,
+    allowInterrupt,
     uninterruptibleMask_,
     onException,
     finally,

@@ -7,6 +7,7 @@ import qualified Spec.Coalesce
 import qualified Spec.Devices
 import qualified Spec.Ending
 import qualified Spec.Hybrid
+import qualified Spec.Interrupted
 import qualified Spec.Links
 import qualified Spec.Neighbours
 import qualified Spec.Oracle
@@ -20,4 +21,4 @@ import Test.Tasty hiding (defaultMain)
 import Weft.Test.Main (defaultMain)
 
 main :: IO ()
-main = defaultMain (testGroup "tcp" [Spec.Wire.tests, Spec.Oracle.tests, Spec.Rfc.tests, Spec.Coalesce.tests, Spec.Simulated.tests, Spec.Throughput.tests, Spec.Stacks.tests, Spec.Bounds.tests, Spec.Ending.tests, Spec.Neighbours.tests, Spec.Devices.tests, Spec.Links.tests, Spec.Hybrid.tests, Spec.Replay.tests])
+main = defaultMain (testGroup "tcp" [Spec.Wire.tests, Spec.Oracle.tests, Spec.Rfc.tests, Spec.Coalesce.tests, Spec.Simulated.tests, Spec.Throughput.tests, Spec.Stacks.tests, Spec.Bounds.tests, Spec.Ending.tests, Spec.Neighbours.tests, Spec.Devices.tests, Spec.Links.tests, Spec.Hybrid.tests, Spec.Interrupted.tests, Spec.Replay.tests])

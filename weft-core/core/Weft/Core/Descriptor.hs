@@ -134,6 +134,8 @@ performThen d dir deadline op next = mask_ (again >>= next)
         Just _ -> try
         Nothing -> do
           stamp <- waitToken d dir deadline
+          -- See Note [Woken and interrupted].
+          allowInterrupt `onException` when (stamp /= tooLate) passOn
           if stamp == unstamped
             then try
             else if stamp == tooLate then lastTry else noteWoken d stamp >> try
@@ -163,6 +165,11 @@ performThen d dir deadline op next = mask_ (again >>= next)
       Reading -> inside acquire d DescriptorClosed
       Writing -> inside acquireToSend d DescriptorClosed
 {-# INLINE performThen #-}
+
+-- Note [Woken and interrupted]. A thread that has been woken may have to wait for its turn. It is masked and not blocked
+-- then, so an exception (a timeout) that comes meanwhile is thrown where the mask ends: after the operation, whose result
+-- it takes away. Received bytes and accepted connections would be lost. So the exception is let in before the
+-- operation, and the token goes to others. What remains is the time of the operation itself, as in GHC's own library.
 
 -- | Run a call with the descriptor that neither blocks nor throws; 'Nothing' if the
 -- descriptor is closed.

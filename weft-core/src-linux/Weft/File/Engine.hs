@@ -39,7 +39,7 @@ module Weft.File.Engine
 where
 
 import Control.Concurrent (forkIO, killThread, rtsSupportsBoundThreads, throwTo)
-import Control.Exception (Exception, SomeException, allowInterrupt, catch, fromException, throwIO)
+import Control.Exception (Exception, SomeException, catch, fromException, throwIO)
 import Control.Monad (join, unless, void, when)
 import Data.Maybe (fromMaybe, isJust)
 import Foreign.C.Types (CInt)

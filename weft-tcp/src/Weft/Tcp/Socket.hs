@@ -23,7 +23,7 @@ module Weft.Tcp.Socket
 where
 
 import Control.Concurrent.MVar
-import Control.Exception (mask, mask_, onException)
+import Control.Exception (allowInterrupt, mask, mask_, onException)
 import Control.Monad (unless, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
@@ -50,7 +50,11 @@ perform loc deadline waker attempt = go
       case found of
         Nothing -> failWith loc eBUSY
         Just (token, fresh) -> do
-          unless fresh (wait token)
+          unless fresh $ do
+            wait token
+            -- An exception that has come while the thread waited for its turn is thrown before anything is taken, which
+            -- it would take away; another thread that waits tries then.
+            allowInterrupt `onException` tryPutMVar token ()
           go
     wait token
       | deadline == Clock.never = takeMVar token

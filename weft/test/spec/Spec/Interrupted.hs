@@ -7,17 +7,22 @@ module Spec.Interrupted
 where
 
 import Control.Concurrent hiding (threadDelay)
-import Control.Exception (evaluate)
-import Control.Monad (forM_, forever, replicateM_, void, when)
+import Control.Exception (IOException, SomeException, evaluate, throwIO, try)
+import Control.Monad (forM, forM_, forever, replicateM_, void, when)
+import qualified Data.ByteString.Char8 as C
 import Data.IORef
 import GHC.Clock (getMonotonicTime)
+import GHC.Conc (ThreadStatus (..), threadStatus)
 import Harness
 import Spec.Event (counter, withManager)
+import System.Posix.Process (getProcessID)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Blocking
 import Weft.Event
 import qualified Weft.IdleTimer as Idle
+import Weft.Socket
+import Weft.Socket.ByteString (recv, sendAll)
 import Weft.Test.Descriptors
 import Weft.Thread (threadDelay)
 import Weft.Timer (cancel, schedule)
@@ -78,8 +83,67 @@ tests =
         pool <- newPool 4
         storm 600 (submit pool (pure ())) (pure ())
         eventually "the pool is idle" ((\s -> poolRunning s == 0 && poolQueued s == 0) <$> statusOf pool)
-        finishes "a call" (runIn pool (pure ()))
+        finishes "a call" (runIn pool (pure ())),
+      test "a receive that has been woken and is interrupted then takes nothing" . onTarget $ do
+        (sender, receiver) <- socketPair AF_UNIX Stream defaultProtocol
+        let send' = sendAll sender (C.pack "x")
+            takes r = recv r 10
+        lost <- interruptedWaits (takes receiver) send' (\limit -> either (const False) (const True) <$> tried (void (takes (withDeadline limit receiver))))
+        close sender >> close receiver
+        fewOf lost,
+      test "an accept that has been woken and is interrupted then takes nothing" . onTarget $ do
+        -- A connect to a Unix socket does not wait.
+        listening <- socket AF_UNIX Stream defaultProtocol
+        id' <- getProcessID
+        let address = SockAddrUnix ("\0weft-interrupted-" <> show id')
+            takes l = accept l >>= close . fst
+            connects = do
+              client <- socket AF_UNIX Stream defaultProtocol
+              connect client address
+              close client
+        bind listening address
+        listen listening 10
+        lost <- interruptedWaits (takes listening) connects (\limit -> either (const False) (const True) <$> tried (takes (withDeadline limit listening)))
+        close listening
+        fewOf lost
     ]
+  where
+    tried act = try act :: IO (Either IOException ())
+
+-- | Run in a thread of the capability whose threads are interrupted: it yields to them and to their dispatcher only where
+-- it says so.
+onTarget :: IO a -> IO a
+onTarget act = do
+  place <- newEmptyMVar
+  _ <- forkOn target (try act >>= putMVar place)
+  takeMVar place >>= either (throwIO :: SomeException -> IO a) pure
+
+-- | A thread waits for something that it takes; it comes; and the thread is killed, often between its wake-up and its
+-- turn. What it has not taken, another attempt takes before the given instant. Returns the numbers of rounds and of
+-- those in which nothing was left to take.
+interruptedWaits :: IO a -> IO () -> (Instant -> IO Bool) -> IO (Int, Int)
+interruptedWaits takes gives takesBefore = do
+  losses <- forM [1 .. rounds] $ \i -> do
+    ended <- newEmptyMVar
+    t <- forkOn target (try takes >>= putMVar ended . either (const False . (id :: SomeException -> SomeException)) (const True))
+    untilBlocked t
+    gives
+    replicateM_ (i `mod` 5) yield
+    finishes "killThread" (killThread t)
+    taken <- takeMVar ended
+    left <- if taken then pure False else deadlineIn (milliseconds 50) >>= takesBefore
+    pure (not taken && not left)
+  pure (rounds, length (filter id losses))
+  where
+    rounds = 300
+    untilBlocked t =
+      threadStatus t >>= \status -> case status of
+        ThreadBlocked _ -> pure ()
+        _ -> yield >> untilBlocked t
+
+-- | An exception may come as an operation returns; that is rare.
+fewOf :: (Int, Int) -> Assertion
+fewOf (rounds, lost) = assertBool (show lost <> " of " <> show rounds <> " were lost") (lost <= 3)
 
 test :: String -> IO () -> TestTree
 test name act = testCase name (within 50 name act)
