@@ -71,6 +71,8 @@ module Weft.Transport
     -- * For implementations
     Operations (..),
     Region (..),
+    untilDeadline,
+    timeoutError,
     withReceived,
     sendFileByReading,
     filePieceSize,

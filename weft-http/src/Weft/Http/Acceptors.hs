@@ -35,7 +35,7 @@ data Acceptors
 -- | The threads of accepted connections, the number of acceptors, and the first error that ended one of them. An
 -- acceptor adds a thread before it runs; the thread removes itself at its end. As long as an acceptor runs, it may have
 -- accepted a connection whose thread is not in the set yet.
-data Accepted = Accepted !(TVar (Set.Set ThreadId)) !(TVar Int) !(TVar (Maybe IOException))
+data Accepted = Accepted !(TVar (Set.Set ThreadId)) !(TVar Int) !(TVar (Maybe SomeException))
 
 -- | Accept from the kernel's sockets, which count their connections themselves.
 fromSockets :: W.Server -> Acceptors
@@ -68,8 +68,8 @@ withTransports report most listeners handler act = do
       [] -> throw (userError "Weft.Http: no listener")
 
 -- | Call the function with an error. What it throws is dropped, except asynchronous exceptions.
-reported :: (SomeException -> IO ()) -> IOException -> IO ()
-reported report e = report (toException e) `catch` failed
+reported :: (SomeException -> IO ()) -> SomeException -> IO ()
+reported report e = report e `catch` failed
   where
     failed :: SomeException -> IO ()
     failed thrown = case fromException thrown of
@@ -78,7 +78,7 @@ reported report e = report (toException e) `catch` failed
 
 -- | Accept until the listener is closed or fails; then its error is returned. After errors of one connection, and if no
 -- descriptor or memory is left, pause and retry.
-acceptLoop :: (SomeException -> IO ()) -> Maybe Int -> TVar (Set.Set ThreadId) -> (Connection -> SockAddr -> IO ()) -> Listener -> IO (Maybe IOException)
+acceptLoop :: (SomeException -> IO ()) -> Maybe Int -> TVar (Set.Set ThreadId) -> (Connection -> SockAddr -> IO ()) -> Listener -> IO (Maybe SomeException)
 acceptLoop report most threads handler l = go (0 :: Int)
   where
     -- Given how many times in a row there was no network.
@@ -92,8 +92,9 @@ acceptLoop report most threads handler l = go (0 :: Int)
           | is passing e -> W.threadDelay 10000 >> go 0
           | is exhausted e -> reported report e >> W.threadDelay 100000 >> go 0
           | is [eNETDOWN] e, down < 100 -> W.threadDelay 10000 >> go (down + 1)
+          | Just (SomeAsyncException _) <- fromException e -> throwIO e
           | otherwise -> pure (Just e)
-    is errnos e = fmap Errno (ioe_errno e) `elem` map Just errnos
+    is errnos e = (fromException e >>= fmap Errno . ioe_errno) `elem` map Just errnos
     -- As in "Weft.Socket": errors of the one connection that was to be accepted (accept(2), \"Error handling\"). ENETDOWN
     -- is one of them, of the kernel's sockets; with other listeners it is the end of their network. For a second it may
     -- be either.

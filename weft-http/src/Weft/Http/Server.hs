@@ -103,7 +103,7 @@ data Server = Server
     serverTables :: ![Table],
     serverDraining :: !(IORef Bool),
     -- | Full if the shutdown should begin, or the server cannot continue: with the error that it could not accept for.
-    serverEnd :: !(MVar (Maybe IOException))
+    serverEnd :: !(MVar (Maybe SomeException))
   }
 
 -- | Run a server while an action runs; the action gets the server. When the
@@ -151,7 +151,9 @@ withServerWith options settings app act = do
     watch server = do
       t <- forkIOWithUnmask $ \unmask -> do
         result <- try (unmask (waitAcceptors (serverSockets server)))
-        void (tryPutMVar (serverEnd server) (either Just (const Nothing) result))
+        case result of
+          Left e | Just (SomeAsyncException _) <- fromException e -> throwIO e
+          _ -> void (tryPutMVar (serverEnd server) (either Just (const Nothing) result))
       t <$ labelThread t "weft http watch"
 
 -- | Wait until the threads of the remaining connections, which have been killed, have ended; for two seconds at most. The
@@ -299,7 +301,7 @@ serveAdmitted shared options admission table app plain peer0 restore = do
   let finish result = do
         stop deadline
         (void (stopWaiting cells) `finally` join (readIORef release))
-          `finally` (removeEntry table number >> connClose plain >> departEntry admission entry)
+          `finally` (removeEntry table number >> (connClose plain `finally` departEntry admission entry))
         either (ended deadline) pure result
   -- The clean-up is kept here and not on the stack, where it would take forty words. GHC walks the stack each time
   -- the thread waits, and its first chunk has 1 KiB. For the same reason a single handler does all of the clean-up.

@@ -11,7 +11,7 @@ import Configurations
 import Control.Concurrent (threadDelay, yield)
 import Control.Concurrent.Async
 import Control.Concurrent.MVar
-import Control.Exception (IOException, SomeException, catch, onException, try)
+import Control.Exception (ErrorCall (..), IOException, SomeException, catch, fromException, onException, throwIO, toException, try)
 import Control.Monad (forM_, forever, replicateM, void, when)
 import qualified Data.ByteString as B
 import Data.IORef
@@ -41,6 +41,9 @@ tests on =
         (said, ended) <- failing (replicate 1000 errno)
         fmap ioe_description ended @?= Just (ioe_description (errnoToIOError "" errno Nothing Nothing))
         length said @?= 1,
+      testOn on "so does one that throws another exception" $ do
+        (said, ended) <- failingWith [toException (ErrorCall "no accept")]
+        (said, fmap show ended) @?= (["no accept"], Just "no accept"),
       testOn on "errors of one connection, and of descriptors that are used up, do not end it" $ do
         (_, ended) <- failing (concat (replicate 3 [eCONNABORTED, eMFILE, eNETDOWN]))
         ended @?= Nothing,
@@ -228,7 +231,10 @@ reported begun request respond = putMVar begun () >> application request respond
 -- | What the listener's accepts throw, one after the other; then they succeed. Returns what the server reports, and the
 -- error of 'waitServer', unless a client was served before.
 failing :: [Errno] -> IO ([String], Maybe IOException)
-failing errors = do
+failing errors = fmap (>>= fromException) <$> failingWith (map (\e -> toException (errnoToIOError "accept" e Nothing Nothing)) errors)
+
+failingWith :: [SomeException] -> IO ([String], Maybe SomeException)
+failingWith errors = do
   net <- memoryTransport 65536
   l <- transportListen net (W.SockAddrUnix "")
   left <- newIORef errors
@@ -236,7 +242,7 @@ failing errors = do
   let next es = case es of
         [] -> ([], Nothing)
         e : rest -> (rest, Just e)
-      broken = l {listenerAccept = atomicModifyIORef' left next >>= maybe (listenerAccept l) (\e -> ioError (errnoToIOError "accept" e Nothing Nothing))}
+      broken = l {listenerAccept = atomicModifyIORef' left next >>= maybe (listenerAccept l) throwIO}
       settings = setOnException (\_ e -> atomicModifyIORef' told (\es -> (show e : es, ()))) defaultSettings
   ended <- withServerWith defaultOptions {optionTransports = [broken]} settings application $ \server ->
     within 20 "the end or a response" (race (try (waitServer server)) (served net server))

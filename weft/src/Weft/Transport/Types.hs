@@ -33,6 +33,8 @@ module Weft.Transport.Types
     Transport (..),
 
     -- * For implementations
+    untilDeadline,
+    timeoutError,
     withReceived,
     sendFileByReading,
     filePieceSize,
@@ -47,17 +49,19 @@ import qualified Data.ByteString.Internal as B (createAndTrim)
 import Data.IORef
 import Data.Int (Int64)
 import Data.Word (Word16, Word8)
-import Foreign.C.Error (eINVAL)
+import Foreign.C.Error (eINVAL, eTIMEDOUT)
 import Foreign.Ptr (Ptr)
 import GHC.IO.Exception (IOErrorType (EOF))
 import Network.Socket (SockAddr)
 import System.IO.Error (mkIOError)
 import System.Posix.Types (Fd (..))
 import Weft.Core.Time (Duration)
+import qualified Weft.Core.Time as Time (until)
 import Weft.FFI.Errno (throwIfNegative)
 import Weft.FFI.Socket (cReadAt)
 import Weft.Socket.Message (withBytes)
-import Weft.Socket.Types (Instant, deadlineIn, socketError)
+import Weft.Socket.Types (Instant, deadlineIn, noDeadline, socketError)
+import Weft.Sys (now)
 
 -- | A connection: a reliable stream of bytes in each direction. It consists of the operations of
 -- its kind and its state, and takes three words beside the state.
@@ -67,7 +71,8 @@ import Weft.Socket.Types (Instant, deadlineIn, socketError)
 data Connection = forall s. Connection !(Operations s) !s
 
 -- | The operations that a kind of connection implements; @s@ is its state. Each field is documented at
--- the function of the same name: 'opReceive' at 'connReceive' and so on.
+-- the function of the same name: 'opReceive' at 'connReceive' and so on. 'opClose' and 'opAbort' are also called by
+-- timers, on a dispatcher: they may not block. "Weft.Transport.Laws" tests an implementation.
 data Operations s = Operations
   { opReceive :: !(s -> Instant -> Int -> IO ByteString),
     opSend :: !(s -> Instant -> Region -> IO ()),
@@ -252,6 +257,18 @@ data Transport = Transport
   }
 
 -- For implementations ----------------------------------------------------------------
+
+-- | The time until a deadline, for 'Weft.Timer.within': not positive if it has passed, 'maxBound' for
+-- 'Weft.Socket.Types.noDeadline'.
+untilDeadline :: Instant -> IO Duration
+untilDeadline deadline
+  | deadline == noDeadline = pure maxBound
+  | otherwise = Time.until deadline <$> now
+
+-- | The error of an operation whose deadline has passed, which satisfies 'Weft.Socket.isTimeout'. The location is for
+-- its message.
+timeoutError :: String -> IOError
+timeoutError loc = socketError loc eTIMEDOUT
 
 -- | The size in bytes of the pieces that 'sendFileByReading' reads: 64 KiB.
 filePieceSize :: Int

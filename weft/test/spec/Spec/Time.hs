@@ -12,7 +12,7 @@ where
 import Control.Concurrent (yield)
 import qualified Control.Concurrent as G
 import Control.Concurrent.STM
-import Control.Monad (forM, forM_, replicateM_, unless, when)
+import Control.Monad (forM, forM_, forever, replicateM_, unless, when)
 import Harness
 import Test.Tasty
 import Test.Tasty.HUnit
@@ -43,6 +43,10 @@ tests api =
           assertBool ("delay of " <> show n <> " took " <> show s) (s < 5)
           var <- flag api n
           finishes "flag" (atomically (readTVar var >>= check)),
+      testCase "timers: a loop of delays of nothing lets others run, and can be interrupted" $ do
+        t <- G.forkIO (forever (delay api 0))
+        yield
+        finishes "killThread" (G.killThread t),
       testProperty "timers: never early" . withMaxSuccess (times 50) $ \(NonNegative n) ->
         ioProperty $ do
           let us = n * 97 `mod` 15000
