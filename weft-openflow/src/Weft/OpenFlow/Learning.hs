@@ -14,7 +14,9 @@ module Weft.OpenFlow.Learning
   )
 where
 
-import Data.Bits ((.&.))
+import Data.Bits ((.&.), (.|.))
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
 import Data.Maybe (isJust)
 import Data.Word (Word16, Word64)
 import Weft.OpenFlow.AddressTable
@@ -23,6 +25,7 @@ import Weft.OpenFlow.Match
 import Weft.OpenFlow.Message
 import Weft.OpenFlow.Packet
 import Weft.OpenFlow.Types
+import Weft.OpenFlow.Wire.Get (byteAt, macAt, word16At, word32At, word64At)
 
 -- | Settings; start from 'defaultLearningSettings'.
 data LearningSettings = LearningSettings
@@ -35,7 +38,8 @@ data LearningSettings = LearningSettings
     -- | The priority of flows.
     learningPriority :: !Word16,
     -- | The cookie of flows. Deletions are restricted to flows with this cookie, so that flows of other applications
-    -- stay. OpenFlow 1.0 cannot restrict deletions by a cookie.
+    -- stay. OpenFlow 1.0 cannot restrict deletions by a cookie; there the lower 32 bits of the cookie are the ID of the
+    -- packet's buffer, if it is in one.
     learningCookie :: !Word64,
     -- | The duration of an age. An address is forgotten after one to two ages without a packet from it.
     learningAge :: !Millis,
@@ -80,7 +84,12 @@ learningSwitch = learningSwitchWith defaultLearningSettings
 -- the addresses and flows of the ports concerned are removed: those to other switches, before or after the change.
 -- A packet to an unknown address is flooded, and the flows of packets from that address are deleted. Such a flow may
 -- be left from an earlier controller, or be older than the memory of addresses. It would hide the host's answers from
--- the controller, so that all packets to the host would be flooded.
+-- the controller, so that all packets to the host would be flooded. If the switch refuses a flow, its packet is sent
+-- nevertheless.
+--
+-- VLANs are ignored: an address has one port, whatever VLAN its packets are in. If it is in use at two ports in two
+-- VLANs, each packet from the one port moves it away from the other. @examples/Vlans.hs@ is a learning switch with an
+-- address table for each VLAN.
 learningSwitchWith :: LearningSettings -> App Learned
 learningSwitchWith settings = App (Learned emptyTable emptyTable 0 []) handle
   where
@@ -92,7 +101,13 @@ learningSwitchWith settings = App (Learned emptyTable emptyTable 0 []) handle
         | FloodTo _ trunks <- contextFlooding context ->
           let concerned = trunks ++ filter (`notElem` trunks) (formerTrunks l)
            in (forgetPorts concerned l {formerTrunks = trunks}, concatMap (\p -> [flush p, flushFrom p]) concerned)
+      Other (Error kind _ failed)
+        | kind /= badRequest,
+          Just (buffer, actions) <- refusedFlow settings (contextVersion context) failed l ->
+          (l, [Send (PacketOutMessage (PacketOut buffer portController actions B.empty))])
       _ -> (l, [])
+    -- Among these errors are those for a buffer that the switch does not have.
+    badRequest = 1
     flush port = Send (FlowModMessage (deletion settings) {flowOutPort = port})
     -- A port that has left the tree must not forward by an old flow.
     flushFrom port = Send (FlowModMessage (deletion settings) {flowMatch = [InPort port]})
@@ -161,28 +176,70 @@ forward settings context frame p l
   | otherwise = case learnedPort (frameDst frame) l of
     Nothing -> Send (FlowModMessage (deletion settings) {flowMatch = [EthSrc (frameDst frame)]}) : release p (floodActions context port)
     Just to
-      | packetInBuffer p /= noBuffer -> let !reply = flow to (packetInBuffer p) in [reply]
-      | otherwise -> let !reply = flow to noBuffer in reply : release p (actions to)
+      | packetInBuffer p == noBuffer || unmarked -> let !reply = newFlow settings version frame port to noBuffer in reply : release p (actions to)
+      | otherwise -> let !reply = newFlow settings version frame port to (packetInBuffer p) in [reply]
   where
     port = packetInPort p
-    flow to buffer =
-      let !inPort = InPort port
-          !source = EthSrc (frameSrc frame)
-          !destination = EthDst (frameDst frame)
-          !out = output to
-          !instructions = [ApplyActions [out] | to /= port]
-       in Send . FlowModMessage $
-            defaultFlowMod
-              { flowCookie = learningCookie settings,
-                flowIdleTimeout = learningIdleTimeout settings,
-                flowPriority = learningPriority settings,
-                flowMatch = [inPort, source, destination],
-                flowHardTimeout = if to == port then localSeconds else learningHardTimeout settings,
-                flowBuffer = buffer,
-                flowInstructions = instructions
-              }
+    version = contextVersion context
+    -- See Note [Refused flows].
+    unmarked = version == V10 && packetInBuffer p == BufferId (fromIntegral (learningCookie settings))
     -- A packet whose destination is at its input port has reached it already; the switch drops it.
     actions to = [output to | to /= port]
+
+-- | The flow for the packets of a frame's addresses from one port to another. It is applied to the packet in the buffer,
+-- too.
+newFlow :: LearningSettings -> Version -> Frame -> PortNo -> PortNo -> BufferId -> Reply
+newFlow settings version frame port to buffer =
+  let !inPort = InPort port
+      !source = EthSrc (frameSrc frame)
+      !destination = EthDst (frameDst frame)
+      !out = output to
+      !instructions = [ApplyActions [out] | to /= port]
+   in Send . FlowModMessage $
+        defaultFlowMod
+          { flowCookie = if version == V10 then cookieOf settings buffer else learningCookie settings,
+            flowIdleTimeout = learningIdleTimeout settings,
+            flowPriority = learningPriority settings,
+            flowMatch = if buffer == noBuffer || to == port then [inPort, source, destination] else [destination, inPort, source],
+            flowHardTimeout = if to == port then localSeconds else learningHardTimeout settings,
+            flowBuffer = buffer,
+            flowInstructions = instructions
+          }
+
+-- Note [Refused flows]. A FLOW_MOD that fails, because the switch's table is full for example, does not release its
+-- buffer. The learning switch answers the ERROR with a PACKET_OUT. A PACKET_OUT with each FLOW_MOD would lose no packet
+-- either, but each new flow would then cost a message more, also at switches whose tables are never full.
+--
+-- The ERROR has at least the first 64 bytes of the FLOW_MOD, and many switches send no more. In 1.0 they include the input
+-- port and the destination, but not the buffer's ID, so the lower half of the cookie is this ID: 1.0 has no other use for
+-- the cookie. A buffer whose ID is the lower half of the usual cookie gets a PACKET_OUT. In 1.3 the 64 bytes include the
+-- ID and the first field of the match. This is the destination, or the input port if the flow drops its packets.
+
+-- | The cookie of a flow of 1.0 whose FLOW_MOD releases this buffer.
+cookieOf :: LearningSettings -> BufferId -> Word64
+cookieOf settings buffer@(BufferId n)
+  | buffer == noBuffer = learningCookie settings
+  | otherwise = learningCookie settings .&. 0xffffffff00000000 .|. fromIntegral n
+{-# INLINE cookieOf #-}
+
+-- | The buffer of a flow of this application, and the actions for the packet in it, from the data of an ERROR. 'Nothing'
+-- for other messages and for flows without a buffer.
+refusedFlow :: LearningSettings -> Version -> ByteString -> Learned -> Maybe (BufferId, [Action])
+refusedFlow settings version s l
+  | B.length s < 64 || byteAt 0 s /= versionByte version || byteAt 1 s /= 14 = Nothing
+  | otherwise = case version of
+    V10
+      | cookie /= learningCookie settings, cookieOf settings buffer == cookie, word16At 56 s == 0 -> Just (buffer, [a | a@(Output (PortNo n) _) <- known 20, fromIntegral n /= word16At 12 s])
+      where
+        cookie = word64At 48 s
+        buffer = BufferId (fromIntegral cookie)
+    V13
+      | word64At 8 s == learningCookie settings, byteAt 25 s == 0, buffer /= noBuffer -> Just (buffer, if word32At 52 s == 0x80000606 then known 56 else [])
+      where
+        buffer = BufferId (word32At 32 s)
+    _ -> Nothing
+  where
+    known at = [output to | Just to <- [learnedPort (macAt at s) l]]
 
 -- | The hard timeout, in seconds, of a flow that drops packets between two hosts at the same port. Such a flow sends to
 -- no port, so a change of the tree does not delete it.

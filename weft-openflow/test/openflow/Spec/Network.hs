@@ -4,6 +4,7 @@
 -- The pure parts of the controller: the learning switch, topologies and their spanning trees.
 module Spec.Network (tests) where
 
+import Control.Monad (forM_)
 import qualified Data.ByteString as B
 import Data.List (foldl')
 import qualified Data.Map.Strict as Map
@@ -21,12 +22,13 @@ import Weft.OpenFlow.Message
 import Weft.OpenFlow.SpanningTree (spanningTree)
 import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
+import Weft.OpenFlow.Wire (encode)
 
 tests :: TestTree
 tests =
   testGroup
     "network"
-    [ testGroup "learning switch" [learns, nobody, moves, portDown, formerTrunk, localPort, itsOwnFlows, ages, bounded, asAMap, composition],
+    [ testGroup "learning switch" [learns, fullTable, nobody, moves, portDown, formerTrunk, localPort, itsOwnFlows, ages, bounded, asAMap, composition],
       testGroup "topology" [trees, settles, loopClosed, linksExpire, switchLeaves, switchOfAnother, linksOfOthers, sameTree, hostsAtTrunks, crowdedPort, crowdedSwitch, manyPorts, unfloodedPorts, hostsAge, trunkOrder]
     ]
 
@@ -55,7 +57,7 @@ learns = testCase "floods what is unknown, then installs the exact flow with the
   -- Answers of the host must not be hidden by a flow of an earlier controller.
   flows m1 @?= [(FlowDelete, [EthSrc b], [])]
   let (s2, m2) = sent learningSwitch (context 0) (Packet (packetIn (PortNo 2) b a)) s1
-  flows m2 @?= [(FlowAdd, [InPort (PortNo 2), EthSrc b, EthDst a], [ApplyActions [output (PortNo 1)]])]
+  flows m2 @?= [(FlowAdd, [EthDst a, InPort (PortNo 2), EthSrc b], [ApplyActions [output (PortNo 1)]])]
   [flowBuffer f | FlowModMessage f <- m2] @?= [BufferId 1]
   let (_, m3) = sent learningSwitch (context 0) (Packet (packetIn (PortNo 2) b a) {packetInBuffer = noBuffer}) s2
   length m3 @?= 2
@@ -65,6 +67,38 @@ learns = testCase "floods what is unknown, then installs the exact flow with the
   where
     a = MacAddress 0x020000000001
     b = MacAddress 0x020000000002
+
+-- | A FLOW_MOD that failed has not released its buffer. The ERROR has at least the first 64 bytes of the FLOW_MOD.
+fullTable :: TestTree
+fullTable = testGroup "a buffered packet whose flow is refused is sent" [testCase (show (version, bytes)) (go version bytes) | version <- [V10, V13], bytes <- [64, 200]]
+  where
+    a = MacAddress 0x020000000001
+    b = MacAddress 0x020000000002
+    go version bytes = do
+      let here = (context 0) {contextVersion = version}
+          (s1, _) = sent learningSwitch here (Packet (packetIn (PortNo 1) a b)) (appStart learningSwitch)
+          (s2, _) = sent learningSwitch here (Packet (packetIn (PortNo 2) b a)) s1
+          full = if version == V10 then (3, 0) else (5, 1)
+          -- The messages for a packet, and what the switch does if it refuses flows for this reason.
+          refused (kind, code) p =
+            let (s, ms) = sent learningSwitch here p s2
+                errors = [Error kind code (B.take bytes m) | FlowModMessage f <- ms, Just m <- [encode version 9 (FlowModMessage f)]]
+             in ([o | PacketOutMessage o <- ms], concatMap (\e -> snd (sent learningSwitch here (Other e) s)) errors)
+          from n = packetIn (PortNo n) a b
+      forM_ [1, 2, 0x57454654, 0xfffffffe] $ \n -> do
+        let (before, after') = refused full (Packet (from 1) {packetInBuffer = BufferId n})
+        [(packetOutBuffer o, packetOutActions o) | o <- before <> [o | PacketOutMessage o <- after']] @?= [(BufferId n, [output (PortNo 2)])]
+        -- The switch does not have the buffer any more.
+        snd (refused (1, 8) (Packet (from 1) {packetInBuffer = BufferId n})) @?= []
+        -- To the port that it came from, it is dropped.
+        let (local, later) = refused full (Packet (from 2) {packetInBuffer = BufferId n})
+        [(packetOutBuffer o, packetOutActions o) | o <- local <> [o | PacketOutMessage o <- later]] @?= [(BufferId n, [])]
+      -- Without a buffer, it is sent at once.
+      let (now, later) = refused full (Packet (from 1) {packetInBuffer = noBuffer})
+      (map packetOutActions now, later) @?= ([[output (PortNo 2)]], [])
+      -- Flows of others.
+      let other = fromMaybe B.empty (encode version 9 (FlowModMessage defaultFlowMod {flowCookie = 7, flowBuffer = BufferId 3, flowMatch = [EthDst b]}))
+      snd (sent learningSwitch here (Other (uncurry Error full (B.take bytes other))) s2) @?= []
 
 -- | The address 0 belongs to no host.
 nobody :: TestTree
@@ -111,7 +145,7 @@ localPort = testCase "the switch's own network stack is a host" $ do
       (s1, _) = sent learningSwitch (context 0) (Packet (packetIn portLocal own broadcastMac)) (appStart learningSwitch)
       (_, m2) = sent learningSwitch (context 0) (Packet (packetIn (PortNo 1) (MacAddress 0x020000000002) own)) s1
       t = fst (timePassed 1000 (fst (switchJoined 0 (DatapathId 1) V13 [port 1, (port 1) {portNumber = portLocal}, (port 1) {portNumber = portFlood}] (emptyTopology defaultTopologySettings))))
-  flows m2 @?= [(FlowAdd, [InPort (PortNo 1), EthSrc (MacAddress 0x020000000002), EthDst own], [ApplyActions [output portLocal]])]
+  flows m2 @?= [(FlowAdd, [EthDst own, InPort (PortNo 1), EthSrc (MacAddress 0x020000000002)], [ApplyActions [output portLocal]])]
   flooding (DatapathId 1) t @?= FloodTo [PortNo 1, portLocal] []
   fmap (fmap hostPlace . Map.lookup own . topologyHosts) (hostSeen 2000 own (DatapathId 1, portLocal) Nothing t) @?= Just (Just (DatapathId 1, portLocal))
 
