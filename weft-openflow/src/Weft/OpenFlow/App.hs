@@ -53,13 +53,14 @@ data App s = App
   }
 
 -- | Chain two applications. Each event goes to the first one and then to the second, unless the first replies 'Stop'.
--- Replies are sent in the same order.
+-- Replies are sent in the same order. Both states are evaluated after each event (to weak head normal form), like that of
+-- a single application.
 andThen :: App a -> App b -> App (a, b)
 andThen (App a f) (App b g) = App (a, b) $ \context event (s, t) -> case f context event s of
-  (s', replies)
+  (!s', replies)
     | any stops replies -> ((s', t), replies)
     | otherwise -> case g context event t of
-      (t', others) -> ((s', t'), if null replies then others else replies ++ others)
+      (!t', others) -> ((s', t'), if null replies then others else replies ++ others)
   where
     stops Stop = True
     stops _ = False

@@ -36,7 +36,8 @@ tests =
     "limits"
     [ testGroup "incidents" [sameSwitch, manySwitches, brokenCallback],
       testGroup "why a connection ended" [connectedAgain, noEcho, noHandshake, tooMuchQueued],
-      singleBytes
+      singleBytes,
+      chained
     ]
 
 -- | Run a controller. The action also gets its incidents so far, the first one first.
@@ -176,3 +177,24 @@ singleBytes = testCase "a message that arrives byte by byte takes a small multip
           opSecurity = const Nothing,
           opKeepsStrings = const False
         }
+
+-- | 200,000 packets. With a thunk for each of them the state would take some 10 MB.
+chained :: TestTree
+chained = testCase "applications in a chain keep nothing of a packet" . withTestControllerOf plain (perSwitch (packets `andThen` packets `andThen` packets)) $ \c address -> withPeer address $ \p -> do
+  switchHandshake c V10 1 p
+  let live = performMajorGC >> gcdetails_live_bytes . gc <$> getRTSStats
+      some = B.concat (replicate 1000 (encoded V10 0 (PacketInMessage (PacketIn noBuffer 60 (PortNo 1) 0 0 0 [] (B.replicate 60 2)))))
+      send n = do
+        replicateM_ n (sendBytes p some)
+        sendMessageOf V10 7 (EchoRequest "behind them") p
+        void (expect "ECHO_REPLY" (\case EchoReply _ -> Just (); _ -> Nothing) p)
+  send 1
+  before <- live
+  send 200
+  now <- live
+  assertBool (show (before, now)) (now < before + 1000000)
+  where
+    packets :: App Int
+    packets = App 0 $ \_ event n -> case event of
+      Packet _ -> (n + 1, [])
+      _ -> (n, [])
