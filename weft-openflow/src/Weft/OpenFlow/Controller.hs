@@ -134,7 +134,7 @@ connectedSwitches :: Controller -> IO (Map.Map DatapathId SwitchInfo)
 connectedSwitches c = readIORef (controllerSessions c) >>= mapM info
   where
     info s =
-      SwitchInfo (sessionVersion s) (sessionFeatures s) (show (connPeer (sendQueueConnection (sessionOutlet s))))
+      SwitchInfo (sessionVersion s) (sessionFeatures s) (peerAddress (sendQueueConnection (sessionOutlet s)))
         <$> readIORef (sessionActive s)
         <*> readIORef (sessionTotals s)
 

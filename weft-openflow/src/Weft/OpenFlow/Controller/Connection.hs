@@ -21,6 +21,7 @@ import GHC.Conc (labelThread)
 import Weft.OpenFlow.App
 import Weft.OpenFlow.Controller.Discovery
 import Weft.OpenFlow.Controller.Dispatch
+import Weft.OpenFlow.Controller.Errors
 import Weft.OpenFlow.Controller.Framer
 import Weft.OpenFlow.Controller.Handshake
 import Weft.OpenFlow.Controller.Liveness
@@ -42,7 +43,7 @@ serveConnection c plain = do
   let ended why = do
         d <- readIORef who
         reason <- fromMaybe why <$> readIORef aborted
-        report c (ConnectionEnded (show (connPeer plain)) d reason)
+        report c (ConnectionEnded (peerAddress plain) d reason)
       failed :: SomeException -> IO ()
       failed e = ended (displayException e)
   (bracket (settingsUpgrade settings plain) connClose (connected who aborted) >>= ended)
@@ -71,7 +72,7 @@ newSession :: Controller -> SendQueue -> Version -> Features -> IO Session
 newSession c sendQueue version features = do
   n <- atomicModifyIORef' (controllerNext c) (\n -> (n + 1, n))
   handler <- controllerNewInstance c
-  Session n features {featuresPorts = []} version sendQueue handler <$> newMVar () <*> newIORef False <*> newMVar 0 <*> newIORef 256 <*> newIORef Map.empty <*> newIORef Map.empty
+  Session n features {featuresPorts = []} version sendQueue handler <$> newMVar () <*> newIORef False <*> newMVar 0 <*> newIORef firstOwnXid <*> newIORef Map.empty <*> newIORef Map.empty
     <*> newIORef False
     <*> newIORef noTotals
     <*> newIORef Nothing

@@ -128,19 +128,20 @@ deliverFrom c s event =
       finishOut out
     post (sessionOutlet s) strings
 
--- | Append and count the replies of applications.
+-- | Append and count the replies of applications. They have the transaction ID of the event's message, as 'replyXid'
+-- changes it.
 deliverReplies :: Controller -> Session -> Context -> Xid -> Out -> [Reply] -> IO ()
 deliverReplies _ _ _ _ _ [] = pure ()
 deliverReplies c s context xid out (reply : rest) = do
   case reply of
     Send message -> do
-      fits <- writeMessage out (sessionVersion s) xid message
+      fits <- writeMessage out (sessionVersion s) (replyXid xid) message
       count out CountReply
       unless fits (unfit message)
     SendTo d message -> do
       found <- Map.lookup d <$> readIORef (controllerSessions c)
       forM_ found $ \other -> do
-        sent <- sendTo c other xid message
+        sent <- sendTo c other (replyXid xid) message
         when (sent == Left NotInVersion) (unfit message)
     Stop -> pure ()
     Notify (HostSeen mac port ip) -> changeTopology c $ \t ->

@@ -4,7 +4,6 @@
 module Weft.OpenFlow.Controller.Dispatch
   ( Verdict (..),
     handleMessage,
-    errorFor,
   )
 where
 
@@ -16,6 +15,7 @@ import qualified Data.Map.Strict as Map
 import Data.Maybe (fromMaybe)
 import Weft.OpenFlow.App
 import Weft.OpenFlow.Controller.Discovery
+import Weft.OpenFlow.Controller.Errors
 import Weft.OpenFlow.Controller.Roles
 import Weft.OpenFlow.Controller.SendQueue
 import Weft.OpenFlow.Controller.Types
@@ -56,10 +56,6 @@ misunderstood c s context out h bytes problem = do
   report c (Misunderstood (contextSwitch context) (show problem))
   _ <- writePut out (errorFor (sessionVersion s) h bytes problem)
   Continue <$ count out CountFault
-
--- | The ERROR message for a message that was not understood, with its first 64 bytes.
-errorFor :: Version -> Header -> ByteString -> Problem -> Put
-errorFor version h bytes problem = putMessage version (headerXid h) (problemError version problem bytes)
 
 -- | Handle a packet. A probe with a valid tag is a link; one with another tag is counted and ignored. A reply to our ARP
 -- request shows that a host is still there. Packets from blocked ports are dropped. All others go to the applications.

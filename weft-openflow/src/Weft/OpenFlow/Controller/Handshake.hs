@@ -21,6 +21,8 @@ import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as BC
 import Data.IORef
 import GHC.IO.Exception (IOErrorType (TimeExpired), IOException (ioe_type))
+import Weft.Duration (seconds)
+import Weft.OpenFlow.Controller.Errors
 import Weft.OpenFlow.Controller.Framer
 import Weft.OpenFlow.Controller.SendQueue
 import Weft.OpenFlow.Message
@@ -53,7 +55,7 @@ leftOver (Reader _ _ ref) = do
   (partial, s) <- readIORef ref
   pure (partialBytes partial <> s)
 
--- | Wait for the next message. A length below that of a header is answered in the given version, or if none has been
+-- | Wait for the next message. The deadline holds also for a switch that sends all the time. A length below that of a header is answered in the given version, or if none has been
 -- negotiated yet in the one of the message, if it is one of ours.
 nextHere :: [Version] -> SendQueue -> Reader -> IO (Header, ByteString)
 nextHere ours sendQueue r@(Reader connection deadline ref) = do
@@ -62,6 +64,8 @@ nextHere ours sendQueue r@(Reader connection deadline ref) = do
     Whole h message rest -> (h, message) <$ writeIORef ref (nothingPartial, rest)
     Unframed h -> tooShort h
     Missing _ -> do
+      over <- (>= deadline) <$> deadlineIn (seconds 0)
+      when over (throwIO HandshakeTimeout)
       more <- connReceive connection deadline 32768 `catch` late
       when (B.null more) (throwIO (HandshakeFailed "the connection ended in the handshake"))
       case feed (if B.null s then partial else partialOf s) more of
@@ -71,7 +75,7 @@ nextHere ours sendQueue r@(Reader connection deadline ref) = do
       nextHere ours sendQueue r
   where
     tooShort h = do
-      mapM_ (sendHere sendQueue . pure) (encode (versionFor ours h) (headerXid h) (problemError (versionFor ours h) BadLength B.empty))
+      mapM_ (sendHere sendQueue . pure) (runPut (errorFor (versionFor ours h) h B.empty BadLength))
       throwIO (HandshakeFailed "the switch sent a message with a length below 8")
     late e
       | TimeExpired <- ioe_type e = throwIO HandshakeTimeout
@@ -97,7 +101,8 @@ negotiate ours sendQueue r = do
       [] -> Nothing
     refuse h why = do
       -- HELLO_FAILED, INCOMPATIBLE.
-      mapM_ (sendHere sendQueue . pure) (encode (versionFor ours h) (headerXid h) (Error 0 0 (BC.pack why)))
+      unless (headerType h == typeError) $
+        mapM_ (sendHere sendQueue . pure) (encode (versionFor ours h) (headerXid h) (Error 0 0 (BC.pack why)))
       throwIO (HandshakeFailed why)
 
 -- | The version of an ERROR message: that of the peer's message if it is one of ours.
@@ -107,23 +112,23 @@ versionFor ours h = case versionFromByte (headerVersion h) of
   _ -> maximum ours
 
 -- | Request the features of the switch. Echo requests are answered meanwhile. Other messages that arrive before the
--- reply, such as PORT_STATUS, are dropped: the reply has newer information.
+-- reply, such as PORT_STATUS, are dropped: the reply has newer information. Their number is not limited: a busy switch
+-- may have sent thousands of packets before the request reaches it. None is kept, and the deadline limits the time.
 askFeatures :: Version -> SendQueue -> Reader -> IO Features
 askFeatures version sendQueue r = do
   mapM_ (sendHere sendQueue . pure) (encode version 2 FeaturesRequest)
-  go (100 :: Int)
+  go
   where
-    go 0 = throwIO (HandshakeFailed "no FEATURES_REPLY")
-    go n = do
+    go = do
       (h, bytes) <- nextHere [version] sendQueue r
       unless (headerVersion h == versionByte version) (failWith h bytes (BadVersion (headerVersion h)) "the switch changed its protocol version")
       case decode bytes of
         Right (_, FeaturesReply f) -> f <$ when (featuresAuxiliary f /= 0) (throwIO (HandshakeFailed "an auxiliary connection"))
-        Right (_, EchoRequest payload) -> mapM_ (sendHere sendQueue . pure) (encode version (headerXid h) (EchoReply payload)) >> go (n - 1)
+        Right (_, EchoRequest payload) -> mapM_ (sendHere sendQueue . pure) (encode version (headerXid h) (EchoReply payload)) >> go
         Right (_, Error t code _) -> throwIO (HandshakeFailed ("ERROR " <> show t <> ", " <> show code))
-        Right _ -> go (n - 1)
+        Right _ -> go
         Left problem -> failWith h bytes problem "a message was not understood"
     failWith :: Header -> ByteString -> Problem -> String -> IO a
     failWith h bytes problem why = do
-      mapM_ (sendHere sendQueue . pure) (encode version (headerXid h) (problemError version problem bytes))
+      mapM_ (sendHere sendQueue . pure) (runPut (errorFor version h bytes problem))
       throwIO (HandshakeFailed why)

@@ -28,10 +28,13 @@ module Weft.OpenFlow.Controller.Types
     currentMillis,
 
     -- * Sending
+    firstOwnXid,
     nextXid,
+    replyXid,
     activeNow,
     postMessage,
     sendTo,
+    peerAddress,
   )
 where
 
@@ -39,10 +42,11 @@ import Control.Concurrent (yield)
 import Control.Concurrent.MVar
 import Control.Exception (SomeAsyncException, SomeException, allowInterrupt, catch, evaluate, finally, fromException, mask_, throwIO)
 import Control.Monad (when)
+import Data.Bits (shiftR, (.&.))
 import Data.ByteString (ByteString)
 import Data.IORef
 import qualified Data.Map.Strict as Map
-import Data.Word (Word16, Word32, Word64)
+import Data.Word (Word16, Word32, Word64, Word8)
 import GHC.Clock (getMonotonicTimeNSec)
 import Weft.Duration (Duration, seconds)
 import Weft.OpenFlow.App
@@ -53,7 +57,8 @@ import Weft.OpenFlow.Message
 import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
 import Weft.OpenFlow.Wire (Problem, encode)
-import Weft.Transport (Connection)
+import Weft.Socket (SockAddr (..), hostAddress6ToTuple, tupleToHostAddress)
+import Weft.Transport (Connection, connPeer)
 
 -- | Settings; start from 'defaultSettings'.
 data Settings = Settings
@@ -341,9 +346,24 @@ data RequestFailure
 currentMillis :: IO Millis
 currentMillis = fromIntegral . (`div` 1000000) <$> getMonotonicTimeNSec
 
--- | A new transaction ID, from 256 on: the handshake uses smaller ones.
+-- Note [Transaction IDs]. A switch answers a request with the request's ID, and an ERROR has that of the message that
+-- failed. The upper half of the IDs is reserved for the controller's own requests. Replies of applications have IDs of
+-- the lower half: usually that of the switch's message, which may be any number, also that of a pending request. An
+-- ERROR for such a reply would be taken for the answer to the request.
+
+-- | The least of the IDs that are reserved for the controller's requests; see Note [Transaction IDs].
+firstOwnXid :: Xid
+firstOwnXid = 0x80000000
+
+-- | A new transaction ID for a request.
 nextXid :: Session -> IO Xid
-nextXid s = atomicModifyIORef' (sessionXid s) (\n -> let n' = if n == maxBound then 256 else n + 1 in (n', n'))
+nextXid s = atomicModifyIORef' (sessionXid s) (\n -> let n' = if n == maxBound then firstOwnXid else n + 1 in (n', n'))
+
+-- | The transaction ID of applications' replies to a message with the given one: that of the message, unless it is
+-- reserved.
+replyXid :: Xid -> Xid
+replyXid xid = xid .&. (firstOwnXid - 1)
+{-# INLINE replyXid #-}
 
 -- | Send a message from any thread, without waiting. 'False' if the switch's version has no encoding for it.
 postMessage :: Session -> Xid -> Message -> IO Bool
@@ -373,3 +393,15 @@ sendTo c s xid message = do
       FlowModMessage _ -> False
       PacketOutMessage _ -> False
       _ -> sessionVersion s /= V10
+
+-- | The remote address of a connection, as text. A listener for both families sees clients of IPv4 at IPv4-mapped
+-- addresses (RFC 4291, 2.5.5.2); they are shown as IPv4 addresses.
+peerAddress :: Connection -> String
+peerAddress connection = show $ case connPeer connection of
+  SockAddrInet6 port _ a _
+    | (0, 0, 0, 0, 0, 0xffff, h, l) <- hostAddress6ToTuple a -> SockAddrInet port (tupleToHostAddress (high h, low h, high l, low l))
+  address -> address
+  where
+    high, low :: Word16 -> Word8
+    high n = fromIntegral (n `shiftR` 8)
+    low = fromIntegral
