@@ -53,8 +53,8 @@ data App s = App
   }
 
 -- | Chain two applications. Each event goes to the first one and then to the second, unless the first replies 'Stop'.
--- Replies are sent in the same order. Both states are evaluated after each event (to weak head normal form), like that of
--- a single application.
+-- Replies are sent in the same order. Both states are evaluated after each event (to weak head normal form), like
+-- that of a single application.
 andThen :: App a -> App b -> App (a, b)
 andThen (App a f) (App b g) = App (a, b) $ \context event (s, t) -> case f context event s of
   (!s', replies)

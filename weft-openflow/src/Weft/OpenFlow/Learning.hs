@@ -48,8 +48,8 @@ data LearningSettings = LearningSettings
     learningMost :: !Int
   }
 
--- | Flows end after 60 seconds without a packet, and after 30 minutes; priority 100; a cookie that begins with @WEFT@ in
--- ASCII; addresses are forgotten 2.5 to 5 minutes after their last packet; 65536 addresses in an age at the most.
+-- | Flows end after 60 seconds without a packet, and after 30 minutes; priority 100; a cookie that begins with @WEFT@
+-- in ASCII; addresses are forgotten 2.5 to 5 minutes after their last packet; 65536 addresses in an age at the most.
 defaultLearningSettings :: LearningSettings
 defaultLearningSettings = LearningSettings 60 1800 100 0x5745465400000001 150000 65536
 
@@ -186,8 +186,8 @@ forward settings context frame p l
     -- A packet whose destination is at its input port has reached it already; the switch drops it.
     actions to = [output to | to /= port]
 
--- | The flow for the packets of a frame's addresses from one port to another. It is applied to the packet in the buffer,
--- too.
+-- | The flow for the packets of a frame's addresses from one port to another. It is applied to the packet in the
+-- buffer, too.
 newFlow :: LearningSettings -> Version -> Frame -> PortNo -> PortNo -> BufferId -> Reply
 newFlow settings version frame port to buffer =
   let !inPort = InPort port
@@ -210,10 +210,11 @@ newFlow settings version frame port to buffer =
 -- buffer. The learning switch answers the ERROR with a PACKET_OUT. A PACKET_OUT with each FLOW_MOD would lose no packet
 -- either, but each new flow would then cost a message more, also at switches whose tables are never full.
 --
--- The ERROR has at least the first 64 bytes of the FLOW_MOD, and many switches send no more. In 1.0 they include the input
--- port and the destination, but not the buffer's ID, so the lower half of the cookie is this ID: 1.0 has no other use for
--- the cookie. A buffer whose ID is the lower half of the usual cookie gets a PACKET_OUT. In 1.3 the 64 bytes include the
--- ID and the first field of the match. This is the destination, or the input port if the flow drops its packets.
+-- The ERROR has at least the first 64 bytes of the FLOW_MOD, and many switches send no more. In 1.0 they include the
+-- input port and the destination, but not the buffer's ID, so the lower half of the cookie is this ID: 1.0 has no
+-- other use for the cookie. A buffer whose ID is the lower half of the usual cookie gets a PACKET_OUT. In 1.3 the 64
+-- bytes include the ID and the first field of the match. This is the destination, or the input port if the flow drops
+-- its packets.
 
 -- | The cookie of a flow of 1.0 whose FLOW_MOD releases this buffer.
 cookieOf :: LearningSettings -> BufferId -> Word64
@@ -222,8 +223,8 @@ cookieOf settings buffer@(BufferId n)
   | otherwise = learningCookie settings .&. 0xffffffff00000000 .|. fromIntegral n
 {-# INLINE cookieOf #-}
 
--- | The buffer of a flow of this application, and the actions for the packet in it, from the data of an ERROR. 'Nothing'
--- for other messages and for flows without a buffer.
+-- | The buffer of a flow of this application, and the actions for the packet in it, from the data of an ERROR.
+-- 'Nothing' for other messages and for flows without a buffer.
 refusedFlow :: LearningSettings -> Version -> ByteString -> Learned -> Maybe (BufferId, [Action])
 refusedFlow settings version s l
   | B.length s < 64 || byteAt 0 s /= versionByte version || byteAt 1 s /= 14 = Nothing

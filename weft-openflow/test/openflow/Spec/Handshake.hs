@@ -2,8 +2,8 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Busy switches, which send packets before they know that a controller has asked for their features; ERROR messages that
--- cannot be understood; transaction IDs; and addresses of switches.
+-- Busy switches, which send packets before they know that a controller has asked for their features; ERROR messages
+-- that cannot be understood; transaction IDs; and addresses of switches.
 module Spec.Handshake (tests) where
 
 import Control.Concurrent.Async (wait, withAsync)
@@ -115,8 +115,8 @@ first version = testCase (show version <> ": instead of HELLO") . withTestContro
     sendBytes p bytes
     endsQuietly p
 
--- | A packet whose transaction ID is that of a pending request. Its answer must have another one: an ERROR for the answer
--- is no answer to the request.
+-- | A packet whose transaction ID is that of a pending request. Its answer must have another one: an ERROR for the
+-- answer is no answer to the request.
 ownNumbers :: Version -> TestTree
 ownNumbers version = testCase (show version <> ": an answer to a packet has none of a pending request") . withTestController plain $ \c address -> withPeer address $ \p -> do
   switchHandshake c version 1 p

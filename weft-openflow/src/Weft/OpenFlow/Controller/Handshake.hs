@@ -55,8 +55,9 @@ leftOver (Reader _ _ ref) = do
   (partial, s) <- readIORef ref
   pure (partialBytes partial <> s)
 
--- | Wait for the next message. The deadline holds also for a switch that sends all the time. A length below that of a header is answered in the given version, or if none has been
--- negotiated yet in the one of the message, if it is one of ours.
+-- | Wait for the next message. The deadline holds also for a switch that sends all the time. A length below that of a
+-- header is answered in the given version, or if none has been negotiated yet in the one of the message, if it is one
+-- of ours.
 nextHere :: [Version] -> SendQueue -> Reader -> IO (Header, ByteString)
 nextHere ours sendQueue r@(Reader connection deadline ref) = do
   (partial, s) <- readIORef ref
