@@ -43,7 +43,7 @@ main :: IO ()
 main = do
   arguments <- getArgs
   case arguments of
-    ["workload"] -> workload
+    "workload" : _ -> workload
     _ -> defaultMain (testGroup "trace" [recorded, damages, timelines])
 
 -- | A hundred turns of two threads over a socket pair, twenty timers, and ten requests to a file. Prints waits,
@@ -77,16 +77,19 @@ recorded :: TestTree
 recorded =
   testGroup
     "a recorded program"
-    [ testCase ("counts match those of Weft.Metrics, -N" <> show n) (compared n) | n <- [1, 2 :: Int]
-    ]
+    ( testCase "an argument of the program that is not in UTF-8" (compared 1 ["caf\xDCE9"]) :
+        [ testCase ("counts match those of Weft.Metrics, -N" <> show n) (compared n []) | n <- [1, 2 :: Int]
+        ]
+    )
 
-compared :: Int -> Assertion
-compared n = do
+-- | With further arguments of the program.
+compared :: Int -> [String] -> Assertion
+compared n more = do
   own <- getExecutablePath
   temporary <- getTemporaryDirectory
   folder <- mkdtemp (temporary </> "weft-trace-")
   let file = folder </> "log"
-  ran <- timeout 60000000 (readProcessWithExitCode own ["workload", "+RTS", "-l-asgu", "-ol" <> file, "-N" <> show n, "-RTS"] "")
+  ran <- timeout 60000000 (readProcessWithExitCode own (["workload", "+RTS", "-l-asgu", "-ol" <> file, "-N" <> show n, "-RTS"] <> more) "")
   case ran of
     Just (ExitSuccess, out, _) -> do
       Recording entries end <- readLog file >>= either (assertFailure . T.unpack) pure

@@ -31,6 +31,7 @@ import System.FilePath (replaceExtension, takeDirectory, takeFileName)
 import System.IO (IOMode (ReadMode), hFileSize, stderr, withBinaryFile)
 import System.IO.Error (isDoesNotExistError, isPermissionError)
 import System.Posix.Files (getFileStatus, isDirectory, isRegularFile)
+import System.Posix.Process (getProcessID)
 import System.Posix.Signals (Handler (Catch, Ignore), installHandler, sigHUP, sigINT, sigKILL, sigTERM, signalProcess)
 import System.Process (createProcess, delegate_ctlc, getPid, proc, terminateProcess, waitForProcess)
 import Weft.Tools.Bench.Output (checkOutputs, sameFile, writeOut, writeText)
@@ -107,8 +108,12 @@ record output program arguments = do
         Nothing | "\x7f\&ELF" `B.isPrefixOf` content && not (mentions "libHSrts" content) -> refuse (T.pack program <> " is not a Haskell program: it has no run-time system of GHC")
         _ -> pure ()
       -- An earlier recording stays until there is a new one.
-      let new = target <> ".new"
-      removeFile new `catch` \e -> unless (isDoesNotExistError e) (refuse (T.pack new <> ": " <> T.pack (show e)))
+      let kept = target <> ".new"
+      removeFile kept `catch` \e -> unless (isDoesNotExistError e) (refuse (T.pack kept <> ": " <> T.pack (show e)))
+      -- Two commands may record to one file at a time: each has a file of its own until its program has ended.
+      own <- getProcessID
+      let new = target <> "." <> show own <> ".new"
+      removeFile new `catch` \e -> unless (isDoesNotExistError e) (throwIO e)
       -- Scheduler events, garbage collections, user events and labels only.
       let options = ["+RTS", "-l-asgu", "-ol" <> new, "-RTS"]
       code <- runToEnd found (options <> arguments)
@@ -120,8 +125,8 @@ record output program arguments = do
       checked <- checkLog new
       earlier <- doesFileExist target
       let replaces = checked == Right Complete || not earlier
-          recorded = T.pack (if replaces then output else new)
-      when replaces (renameFile new target)
+          recorded = T.pack (if replaces then output else kept)
+      renameFile new (if replaces then target else kept)
       case checked of
         Left why -> damaged code (recorded <> " is " <> why)
         Right (DamagedAt at) -> damaged code (recorded <> " is damaged from byte " <> T.pack (show at) <> " on. A program that forks cannot be recorded: its processes write to the same file")

@@ -28,6 +28,7 @@ import qualified GHC.RTS.Events as G
 import qualified GHC.RTS.Events.Incremental as G
 import System.Directory (getFileSize)
 import Text.Read (readMaybe)
+import Weft.Tools.Trace.Texts
 
 -- | An event on a capability, with its time in nanoseconds since the start.
 data Entry = Entry
@@ -90,22 +91,27 @@ foldLog combine initial file = do
     Right (Left why)
       | "not enough bytes" `isInfixOf` why -> pure (Left "no complete log: it ends before its first event, as if its program had been killed, had replaced itself by another (execve), or the disk were full")
       | otherwise -> pure (Left (notOne (T.pack (takeWhile (/= '\n') why))))
-    Right (Right (kinds, bytes)) -> Right <$> blocks (G.decodeEvents kinds) initial bytes
+    Right (Right (kinds, bytes)) -> Right <$> blocks (sizesOf kinds) (G.decodeEvents kinds) initial bytes
   where
     notOne = ("not an event log of GHC: " <>)
-    blocks decoder seen bytes
+    blocks sizes decoder seen bytes
       | bytes == endMark = pure (seen, Complete)
       | L.length marker < 24 = pure (seen, CutOff)
       | number 0 2 marker /= 18 || size < 24 = damaged seen
       | otherwise = do
         let (block, rest) = L.splitAt size bytes
             cut = L.length block < size
-        (seen', reached) <- events (number 14 8 marker) seen (L.toChunks block <> [probe | not cut]) decoder
+            decode content = events (number 14 8 marker) seen (L.toChunks content <> [probe | not cut]) decoder
+        first <- decode block
+        -- The library fails at text that is not in UTF-8, such as an argument of the program.
+        (seen', reached) <- case (first, inUtf8 sizes block) of
+          ((_, Lost), Just readable) -> decode readable
+          _ -> pure first
         case reached of
           Lost -> damaged seen'
           -- The logs of newer compilers have the mark in their last block.
           _ | not cut, L.null rest, endMark `L.isSuffixOf` block -> pure (seen', Complete)
-          Whole | not cut -> blocks decoder seen' rest
+          Whole | not cut -> blocks sizes decoder seen' rest
           Unfinished | cut, not (endMark `L.isSuffixOf` block) -> pure (seen', CutOff)
           _ -> damaged seen'
       where
