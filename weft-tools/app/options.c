@@ -1,6 +1,7 @@
-/* Whose options of GHC's run-time system follow +RTS in the arguments. `weft trace PROGRAM` and `weft bench run PROGRAM`
-   pass everything behind PROGRAM on, and so the run-time system of weft itself must leave their arguments alone
-   (-rtsopts=ignore). GHCRTS, and +RTS in the arguments of the other commands, are for weft.
+/* For whom options of GHC's run-time system are, in GHCRTS and behind +RTS in the arguments. `weft trace PROGRAM` and
+   `weft bench run PROGRAM` pass everything behind PROGRAM on, and their environment, too; `weft doctor` examines GHCRTS
+   as that of the program. The run-time system of weft itself must leave both alone there (-rtsopts=ignoreAll): it would
+   refuse options that only the program knows, such as -l. In the other commands they are for weft.
 
    GHC's main calls hs_main; the linker has it call this instead (--wrap). */
 
@@ -10,7 +11,9 @@
 
 int __real_hs_main(int argc, char *argv[], StgClosure *main_closure, RtsConfig config);
 
-static bool passes_arguments_on(int argc, char *argv[]) {
+static bool are_for_a_program(int argc, char *argv[]) {
+  if (argc > 1 && strcmp(argv[1], "doctor") == 0)
+    return true;
   if (argc < 3)
     return false;
   if (strcmp(argv[1], "trace") == 0)
@@ -19,7 +22,7 @@ static bool passes_arguments_on(int argc, char *argv[]) {
 }
 
 int __wrap_hs_main(int argc, char *argv[], StgClosure *main_closure, RtsConfig config) {
-  if (passes_arguments_on(argc, argv))
-    config.rts_opts_enabled = RtsOptsIgnore;
+  if (are_for_a_program(argc, argv))
+    config.rts_opts_enabled = RtsOptsIgnoreAll;
   return __real_hs_main(argc, argv, main_closure, config);
 }

@@ -4,7 +4,7 @@ module Recordings (tests) where
 import Control.Exception
 import Control.Monad
 import qualified Data.ByteString.Char8 as B
-import Data.List (isInfixOf)
+import Data.List (isInfixOf, isPrefixOf, nub)
 import Program
 import System.Directory (doesFileExist, removeFile)
 import System.Exit (ExitCode (..))
@@ -63,7 +63,7 @@ tests program folder =
           code @?= ExitFailure 2
           contains out "wrote no event log"
           received <- lines <$> readFile (folder </> "arguments")
-          received @?= ["+RTS", "-l-asgu", "-ol" <> file <> ".new", "-RTS"] <> given
+          take 2 received <> drop 3 received @?= ["+RTS", "-l-asgu", "-RTS"] <> given
           removeFile (folder </> "arguments")
         -- Before the program, nothing is for the run-time system, and view has no program.
         (code, out) <- outcome program [] ["trace", "-o", file, script, "+RTS", "-olelse.eventlog"]
@@ -118,6 +118,18 @@ tests program folder =
         code @?= ExitFailure 1
         contains out ("is damaged: of what is in the file from byte " <> show (B.length before + 4) <> " on")
         assertBool out (not ("index" `isInfixOf` out)),
+      testCase "GHCRTS is for the program, and each recording has a file of its own until it is complete" $ do
+        let script = folder </> "own.sh"
+            file = folder </> "own.eventlog"
+        writeFile script ("#!/bin/sh\necho \"$GHCRTS $3\" >> " <> folder <> "/own\n")
+        callProcess "chmod" ["+x", script]
+        forM_ [1, 2 :: Int] . const $ do
+          (code, out) <- outcome program [("GHCRTS", "-l --for-the-program")] ["trace", "-o", file, script]
+          code @?= ExitFailure 2
+          contains out "wrote no event log"
+        written <- lines <$> readFile (folder </> "own")
+        length (nub written) @?= 2
+        forM_ written $ \line -> assertBool line (("-l --for-the-program -ol" <> file <> ".") `isPrefixOf` line),
       testCase "outputs that cannot be written, or are the same, are refused before anything is written" $ do
         let file = folder </> "shown.eventlog"
             page = folder </> "shown.html"
