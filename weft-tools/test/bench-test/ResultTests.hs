@@ -246,8 +246,8 @@ latencies =
         [(tallyUnsent found, samples (tallyLatencies found), largest (tallyLatencies found)) | Just found <- [counted]]
           @?= [(1000000000, 1000000000, 100000000000)],
       testCase "figures of a load" $ do
-        let tally = Tally (recordMany [1000, 2000, 3000] none) none 2 1 0 1 0 500 2 (M.fromList [("status 503", 4)])
-        [M.lookup name (tallyMetrics 2 tally) | name <- ["answered", "ops_per_s", "late", "unsent", "errors", "errors_status_503", "max_us"]] @?= map Just [2, 1, 1, 1, 4, 4, 3]
+        let tally = Tally (recordMany [1000, 2000, 3000] none) none 2 1 0 1 0 500 2 (M.fromList [("status 503", 4)]) (M.fromList [("timed out", 3)])
+        [M.lookup name (tallyMetrics 2 tally) | name <- ["answered", "ops_per_s", "late", "unsent", "errors", "errors_status_503", "warmup_errors", "max_us"]] @?= map Just [2, 1, 1, 1, 4, 4, 3, 3]
     ]
 
 verdicts :: TestTree

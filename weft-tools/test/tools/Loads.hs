@@ -63,6 +63,11 @@ tests program folder =
         case [read (filter (/= ',') n) :: Double | ("p50", n) <- pairs (words out)] of
           [median] -> assertBool out (median >= 900000)
           _ -> assertFailure out,
+      testCase "one that does not answer: requests of the warm-up that time out after it are said to have failed" . answering (const (threadDelay 20000000)) $ \port ->
+        forM_ [[], ["--rate", "80"]] $ \rate -> do
+          (code, out) <- outcome program [] (["bench", "url", "http://127.0.0.1:" <> show port <> "/", "--warmup", "1", "--duration", "1", "--timeout", "2.5", "--connections", "4"] <> rate)
+          code @?= ExitFailure 1
+          contains out "requests of the warm-up failed, and are not among the errors (timed out: 4)",
       testCase "--no-keep-alive and a field Connection: close open a connection for each request, whatever the server answers" $
         forM_ [["--no-keep-alive"], ["--header", "connection: Close"], ["--header", "Connection: close", "--no-keep-alive"]] $ \given -> do
           heard <- newIORef B.empty

@@ -180,6 +180,7 @@ tallyMetrics wall tally =
       ("opened", fromIntegral (tallyOpened tally)),
       ("received_mb", fromIntegral (tallyBytes tally) / 1e6)
     ]
+      <> [("warmup_errors", fromIntegral failed) | let failed = sum (tallyWarmErrors tally), failed > 0]
       <> [("errors_" <> T.map asName kind, fromIntegral n) | (kind, n) <- M.toList (tallyErrors tally)]
       <> [(name, micro ns) | (name, percent) <- percentiles, Just ns <- [percentileOf percent latencies]]
       <> [("max_us", micro (largest latencies)) | samples latencies > 0]
@@ -205,7 +206,7 @@ render load wall tally metrics =
         [ ["answered", whole "answered" <> " (" <> figure "ops_per_s" <> " a second, " <> figure "received_mb" <> " MB of bodies)"],
           ["latency, us", T.intercalate ", " [spoken name <> " " <> figure name | (name, _) <- percentiles <> [("max_us", 0)]]],
           ["connections opened", whole "opened"],
-          ["errors", if M.null (tallyErrors tally) then "none" else T.intercalate ", " [kind <> ": " <> number n | (kind, n) <- M.toList (tallyErrors tally)]]
+          ["errors", if M.null (tallyErrors tally) then "none" else kinds (tallyErrors tally)]
         ]
       <> [""]
       <> notes
@@ -214,11 +215,13 @@ render load wall tally metrics =
     spoken name = if name == "p999_us" then "p99.9" else T.dropEnd 3 name
     figure name = maybe "-" renderNumber (M.lookup name metrics)
     whole name = maybe "-" (number . round) (M.lookup name metrics)
-    notes = unfinished <> lateOnes <> [number (tallyRedirected tally) <> " answers were redirects, which are not followed: measure the address that they name" | tallyRedirected tally > 0] <> kindOfLoop
+    kinds found = T.intercalate ", " [kind <> ": " <> number n | (kind, n) <- M.toList found]
+    notes = unfinished <> warmOnes <> lateOnes <> [number (tallyRedirected tally) <> " answers were redirects, which are not followed: measure the address that they name" | tallyRedirected tally > 0] <> kindOfLoop
     unfinished =
       [ number (tallyInFlight tally) <> " requests were in flight when a signal ended it; they count with the time for which they had waited"
         | tallyInFlight tally > 0
       ]
+    warmOnes = ["requests of the warm-up failed, and are not among the errors (" <> kinds (tallyWarmErrors tally) <> ")" | not (M.null (tallyWarmErrors tally))]
     lateOnes = [number (tallyLate tally) <> " answers came after the end: their latencies count, and they are not among those answered" | tallyLate tally > 0]
     kindOfLoop = case loadRate load of
       Nothing ->

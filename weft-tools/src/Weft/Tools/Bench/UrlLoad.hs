@@ -77,7 +77,10 @@ data Tally = Tally
     -- | The number of connections opened in the measured time.
     tallyOpened :: !Int,
     -- | Errors by kind: a word, or @status N@ from 400 on.
-    tallyErrors :: !(M.Map Text Int)
+    tallyErrors :: !(M.Map Text Int),
+    -- | Errors of requests that were due in the warm-up, by kind, and when they were noticed does not matter. Those
+    -- without an answer when a signal ended the load are of the kind @no answer yet@.
+    tallyWarmErrors :: !(M.Map Text Int)
   }
   deriving (Eq, Show)
 
@@ -93,13 +96,14 @@ instance Semigroup Tally where
         tallyInFlight = both tallyInFlight,
         tallyBytes = both tallyBytes,
         tallyOpened = both tallyOpened,
-        tallyErrors = M.unionWith (+) (tallyErrors s) (tallyErrors t)
+        tallyErrors = M.unionWith (+) (tallyErrors s) (tallyErrors t),
+        tallyWarmErrors = M.unionWith (+) (tallyWarmErrors s) (tallyWarmErrors t)
       }
     where
       both count = count s + count t
 
 instance Monoid Tally where
-  mempty = Tally none none 0 0 0 0 0 0 0 M.empty
+  mempty = Tally none none 0 0 0 0 0 0 0 M.empty M.empty
 
 -- | Put the target under load. Also returns the measured time in seconds, and whether 'UserInterrupt' ended it
 -- early; the time is not positive if that was during the warm-up.
@@ -122,10 +126,11 @@ generate load = mask $ \restore -> do
   sent <- readIORef next
   connections <- readIORef opened
   let left = maybe mempty (\rate -> unsent rate begun warm stop sent) (loadRate load)
-      inFlight = mconcat [unanswered (stop - due) | Progress _ (Just due) <- progress, due >= warm, due < stop]
+      inFlight = mconcat [if due < warm then unansweredWarm else unanswered (stop - due) | Progress _ (Just due) <- progress, due < stop]
   pure (mconcat (mempty {tallyOpened = connections} : left : inFlight : [tally | Progress tally _ <- progress]), fromIntegral (stop - warm) / 1e9, interrupted)
   where
     unanswered waited = mempty {tallyLatencies = record waited none, tallyInFlight = 1}
+    unansweredWarm = mempty {tallyWarmErrors = M.singleton "no answer yet" 1}
     ended done = takeMVar done >>= either (\e -> throwIO (e :: SomeException)) pure
 
 -- | What a connection has counted, and when its present request was due: from when the connection takes the request,
@@ -199,7 +204,7 @@ client load next opened begun warm end progress = go Nothing mempty
               arrived = (waited t) {tallyRedirected = tallyRedirected t + (if redirects (responseStatus response) then 1 else 0)}
           failed kind t
             | counted = (if kind == timedOut then waited t else t) {tallyErrors = M.insertWith (+) kind 1 (tallyErrors t)}
-            | otherwise = t
+            | otherwise = t {tallyWarmErrors = M.insertWith (+) kind 1 (tallyWarmErrors t)}
           waited t = if counted then t {tallyLatencies = record (done - due) (tallyLatencies t)} else t
           late t = if counted then t {tallyLag = record (sent - max due free) (tallyLag t)} else t
           tally' = late (result tally)
