@@ -89,6 +89,23 @@ tests program folder =
                 ("a chain whose second has ended", [("20200101000000Z", "20900101000000Z"), ("20200101000000Z", "20210101000000Z")], "ended on 2021-01-01: clients refuse it (certificate 2 of 2 in the file)")
               ]
         ],
+      testCase "a chain whose second is cut off, which weft serve refuses" $ do
+        file <- certificates folder [("20200101000000Z", "20900101000000Z")]
+        whole <- B.readFile file
+        let cut = takeDirectory file </> "cut.pem"
+        B.writeFile cut (whole <> B.take (B.length whole `div` 2) whole)
+        (code, out) <- outcome program [] ["doctor", "--certificate", cut]
+        code @?= ExitFailure 1
+        mapM_ (contains out) ["[XX] certificate", "weft serve does not understand it (certificate 2 of 2 in the file)"]
+        (checked, why) <- outcome program [] ["serve", folder, "--check", "--certificate", cut, "--key", takeDirectory file </> "key"]
+        checked @?= ExitFailure 2
+        contains why "certificate 2 in ",
+      testCase "GHCRTS is for the program that is examined, and for the other commands themselves" $ do
+        (_, out) <- outcome program [("GHCRTS", "--for-the-program")] ["doctor", program]
+        contains out "of GHCRTS: --for-the-program"
+        (refused, why) <- outcome program [("GHCRTS", "--for-the-program")] ["serve", "--help"]
+        refused @?= ExitFailure 1
+        contains why "unknown RTS option: --for-the-program",
       testCase "a file of certificates that does not exist" $ do
         (code, out) <- outcome program [] ["doctor", "--certificate", folder </> "none.pem"]
         code @?= ExitFailure 1

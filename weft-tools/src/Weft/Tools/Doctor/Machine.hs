@@ -34,9 +34,9 @@ module Weft.Tools.Doctor.Machine
 where
 
 import Control.Exception (try)
-import qualified Data.ByteString as B
-import Data.Char (isDigit)
-import Data.List (isInfixOf, isPrefixOf, sortOn, stripPrefix)
+import qualified Data.ByteString.Char8 as B
+import Data.Char (isDigit, isSpace)
+import Data.List (sortOn, stripPrefix)
 import Data.Maybe (listToMaybe, mapMaybe)
 import Data.Ord (Down (..))
 import qualified Data.Text as T
@@ -50,6 +50,7 @@ import System.IO.Error (ioeGetErrorString, isDoesNotExistError)
 import System.Process (readProcessWithExitCode)
 import Text.Read (readMaybe)
 import Weft.Backend (Choice (..), backendChoice, backendNames, whyUnavailable)
+import Weft.Tls (Trust (..), loadTrust)
 import Weft.Tools.Cgroup
 import Weft.Tools.Doctor.Finding
 import Weft.Tools.Surroundings (findProgram)
@@ -237,23 +238,31 @@ certificateFinding file = do
     (Nothing, _) -> pure (advise name "not examined: there is no openssl")
     (Just program, Right blocks) -> do
       now <- getCurrentTime
-      judged <- mapM (fmap (either unreadable (validity now)) . certificateDates program) blocks
+      judged <- mapM (fmap (either unreadable (validity now)) . dates program) blocks
       pure (worst (zip [1 :: Int ..] judged))
   where
     name = "certificate " <> file
     unreadable why = (Wrong, 0, "not a certificate: " <> why)
+    -- What openssl accepts and the server does not, too, is an error.
+    dates program block = do
+      served <- try (loadTrust (TrustMemory block))
+      case served of
+        Left e -> pure (Left ("weft serve does not understand it" <> const "" (e :: IOException)))
+        Right _ -> certificateDates program (decoded block)
     worst judged = case sortOn (\(_, (mark, end, _)) -> (Down mark, end)) judged of
       (i, (mark, _, found)) : others -> Finding mark name (found <> (if null others then "" else " (certificate " <> show i <> " of " <> show (length judged) <> " in the file)"))
       [] -> wrong name "not a certificate"
 
--- | The certificates in PEM, each with its first and last line.
-certificateBlocks :: B.ByteString -> [String]
-certificateBlocks = from . lines . filter (/= '\r') . decoded
+-- | The certificates in PEM, as "Weft.Tls" divides such a file: each extends to the beginning of the next block, so that
+-- one without an end is found, too.
+certificateBlocks :: B.ByteString -> [B.ByteString]
+certificateBlocks = filter ((B.pack "CERTIFICATE-----" `B.isSuffixOf`) . firstLine) . blocks
   where
-    from text = case dropWhile (not . isLine "BEGIN") text of
-      first : rest | (body, end : others) <- break (isLine "END") rest -> unlines (first : body <> [end]) : from others
-      _ -> []
-    isLine which line = ("-----" <> which <> " ") `isPrefixOf` line && "CERTIFICATE-----" `isInfixOf` line
+    blocks text = case B.stripPrefix begin (snd (B.breakSubstring begin text)) of
+      Nothing -> []
+      Just found -> let (block, rest) = B.breakSubstring begin found in (begin <> block) : blocks rest
+    begin = B.pack "-----BEGIN "
+    firstLine = fst . B.spanEnd isSpace . B.takeWhile (/= '\n')
 
 -- | The instants between which a certificate is valid, or the reason why they are not known.
 certificateDates :: FilePath -> String -> IO (Either String (UTCTime, UTCTime))
