@@ -303,6 +303,7 @@ addresses program =
           | (flag, value, part) <-
               [ ("listen", "foo", "host:port"),
                 ("listen", "unix:foo", "absolute path"),
+                ("listen", "unix:/" <> replicate 54 '\233', "at most 107 bytes"),
                 ("https-redirect", "localhost", "host:port"),
                 ("error-page", "200=/x", "404=/404.html"),
                 ("fallback", "index.html", "begins with /"),

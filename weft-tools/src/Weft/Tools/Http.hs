@@ -14,6 +14,7 @@ module Weft.Tools.Http
     parseTarget,
     parseUrl,
     hostAndPort,
+    socketPathFits,
 
     -- * Connections
     Connection,
@@ -65,12 +66,24 @@ data Target = Target
   }
   deriving (Eq, Show)
 
+-- | Whether an address can have the path of a Unix socket: unix(7) has 108 bytes for it, with the zero byte behind it.
+socketPathFits :: FilePath -> Bool
+socketPathFits path = sum (map width path) < 108
+  where
+    width c
+      -- A byte that is not in UTF-8 is one of these in a path.
+      | c < '\x80' || c >= '\xDC80' && c <= '\xDCFF' = 1 :: Int
+      | c < '\x800' = 2
+      | c < '\x10000' = 3
+      | otherwise = 4
+
 -- | Parse a URL as 'parseUrl' does, or @unix:FILE[:\/PATH]@.
 parseTarget :: String -> Either String Target
 parseTarget text
   | Just rest <- stripPrefix "unix:" text =
     case break (== ':') rest of
       ([], _) -> Left "unix: needs the path of a socket"
+      (file, _) | not (socketPathFits file) -> Left ("the path of a socket has at most 107 bytes (unix(7)), not " ++ file)
       (_, ':' : path@(c : _)) | c /= '/' -> Left ("unix:FILE:/PATH needs a path that begins with /, not " ++ path)
       (file, path) -> (\p -> Target "localhost" "" (Just file) p False) <$> pathOf (drop 1 path)
   | otherwise = parseUrl text

@@ -12,7 +12,7 @@ module Weft.Tools.Serve.Systemd
 where
 
 import Control.Exception (IOException, bracket, try)
-import Control.Monad (forM, forM_, void)
+import Control.Monad (forM, forM_, mfilter, void)
 import qualified Data.ByteString.Char8 as B
 import GHC.Clock (getMonotonicTimeNSec)
 import System.Environment (lookupEnv, unsetEnv)
@@ -21,6 +21,7 @@ import System.Posix.Process (getProcessID)
 import System.Posix.Types (Fd (..))
 import Weft.Socket
 import Weft.Socket.ByteString (sendAll)
+import Weft.Tools.Http (socketPathFits)
 
 -- | The listening sockets that this process was given: LISTEN_FDS descriptors from 3 on, if LISTEN_PID is this process.
 -- Children do not inherit them. Throws an 'IOError' if one of them is not a listening stream socket.
@@ -59,7 +60,7 @@ data Notice = Ready | Reloading | Stopping
 notify :: Notice -> IO ()
 notify notice = do
   place <- lookupEnv "NOTIFY_SOCKET"
-  forM_ place $ \path -> do
+  forM_ (mfilter socketPathFits place) $ \path -> do
     text <- message
     void (try (deliver path text) :: IO (Either IOException ()))
   where

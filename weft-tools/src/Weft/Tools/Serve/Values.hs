@@ -49,6 +49,7 @@ import qualified Data.Text.Encoding as T
 import Network.HTTP.Types (Header)
 import Text.Read (readMaybe)
 import Weft.Duration (Duration, seconds)
+import Weft.Tools.Http (socketPathFits)
 
 -- | The value of a text, or an error message.
 type Reader a = String -> Either String a
@@ -172,7 +173,7 @@ data Listen
 listenAddress :: Reader Listen
 listenAddress text = case text of
   'u' : 'n' : 'i' : 'x' : ':' : path
-    | "/" `isPrefixOf` path, length path < 108 -> Right (ListenUnix path)
+    | "/" `isPrefixOf` path, socketPathFits path -> Right (ListenUnix path)
     | otherwise -> Left ("expected the absolute path of a socket, at most 107 bytes long, after unix:, not " <> show path)
   '[' : rest | (name, ']' : ':' : port) <- break (== ']') rest, not (null name) -> ListenTcp (Just name) <$> portNumber port
   _ -> case break (== ':') text of
