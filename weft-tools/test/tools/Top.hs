@@ -113,6 +113,15 @@ tests program folder =
         (code, out) <- outcome program [] ["top", url port, "--interval", "0.05", "--count", "1"]
         code @?= ExitSuccess
         contains out "no metrics of Weft on that page",
+      testCase "a page with metrics of any process, and none of Weft" . answering (pure "process_cpu_seconds_total 1\n") $ \port -> do
+        (code, out) <- outcome program [] ["top", url port, "--interval", "0.05", "--count", "1"]
+        code @?= ExitSuccess
+        mapM_ (contains out) ["CPU 0 %", "no metrics of Weft on that page"],
+      testCase "the path of a socket that no address can have is a wrong argument, also of weft bench url" $
+        forM_ [("top", ["top"]), ("bench url", ["bench", "url"])] $ \(name, command) -> do
+          (code, out) <- outcome program [] (command <> ["unix:/" <> replicate 107 'x'])
+          (name, code) @?= (name, ExitFailure 2)
+          contains out "the path of a socket has at most 107 bytes",
       testCase "what a page has is not printed as control characters, and a quantile above the last bound is said to be so" $ do
         pages <- newIORef (0 :: Int)
         answering (atomicModifyIORef' pages (\n -> (n + 1, page n))) $ \port -> do

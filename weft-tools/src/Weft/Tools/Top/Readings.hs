@@ -77,7 +77,7 @@ newtype Screen = Screen {screenLines :: [Text]}
 -- | The screen for a period of the given number of seconds, from the readings at its beginning and end.
 screenOf :: Text -> Double -> Reading -> Reading -> Screen
 screenOf title seconds before after =
-  Screen . (title :) . orNone . concat $
+  Screen . (title :) . (<> notOnWeft) . concat $
     [ processLine seconds before after,
       requestLines seconds before after,
       managerTable seconds before after,
@@ -87,8 +87,7 @@ screenOf title seconds before after =
       othersTable seconds before after
     ]
   where
-    orNone [] = ["no metrics of Weft on that page, and no counter that has increased"]
-    orNone shown = shown
+    notOnWeft = ["no metrics of Weft on that page" | not (any (("weft_" `T.isPrefixOf`) . fst) (M.keys after))]
 
 -- | A gauge, summed over all labels.
 gauge :: Text -> Reading -> Maybe Double
