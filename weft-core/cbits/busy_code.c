@@ -226,15 +226,17 @@ static int busy_now(char *text, size_t size) {
 }
 
 /* Repeated, since a busy thread may wait for a processor on a machine with other work. */
-int weft_busy_code(char *text, size_t size) {
+int weft_busy_code(char *text, size_t size, const int64_t *beat, int64_t seen) {
   int lines = 0;
-  for (int i = 0; i < 10 && !lines; i++) lines = busy_now(text, size);
+  for (int i = 0; i < 10 && !lines && __atomic_load_n(beat, __ATOMIC_ACQUIRE) == seen; i++) lines = busy_now(text, size);
   return lines;
 }
 #else
-int weft_busy_code(char *text, size_t size) {
+int weft_busy_code(char *text, size_t size, const int64_t *beat, int64_t seen) {
   (void)text;
   (void)size;
+  (void)beat;
+  (void)seen;
   return 0;
 }
 #endif

@@ -3,6 +3,11 @@
  * capability, so it also detects a loop that never allocates on the only capability. On Linux it adds the busy OS
  * threads of the program and their code.
  *
+ * A hold begins where the state was written or, if the runner was asleep, where it should have been back: it sleeps for
+ * a fifth of the bound at most (Weft.Core.Heartbeat). The watchdog looks when the first hold can exceed the bound, and
+ * not before a twentieth of it. So it reports each hold of the bound and a quarter, and the times that it says are right
+ * within that quarter.
+ *
  * A block's states, as the watchdog sees them:
  *
  *   quiet     the beat moves, or the runner is asleep and not overdue, or outside of its loop
@@ -42,10 +47,15 @@ static int64_t now_ns(void) {
   return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* The time between two checks: a quarter of the bound, 1 to 250 ms. */
-static int64_t period(int64_t of) {
-  int64_t p = of / 4;
-  return p < 1000000 ? 1000000 : p > 250000000 ? 250000000 : p;
+/* The shortest time between two looks. */
+static int64_t shortest(int64_t limit) { return limit / 20 < 250000 ? 250000 : limit / 20; }
+
+/* The time until the next look, if the first hold can exceed the bound at that instant: up to 250 ms, since the bound
+ * may change. */
+static int64_t until(int64_t due, int64_t now, int64_t limit) {
+  int64_t left = due - now, most = 250000000, least = shortest(limit);
+  if (least > most) least = most;
+  return left < least ? least : left > most ? most : left;
 }
 
 static void nap(int64_t ns) {
@@ -102,7 +112,7 @@ static void report_held(const struct weft_heartbeat *h, int64_t phase, int64_t d
     say(&r, "by other threads: its dispatcher waits to run\n");
   }
   char code[2048];
-  if (weft_busy_code(code, sizeof code))
+  if (weft_busy_code(code, sizeof code, &h->beat, h->seen_beat))
     say(&r, "%s", code);
   else
     say(&r, "  no OS thread of the program is busy: a foreign call waits, or the machine is\n");
@@ -120,10 +130,12 @@ static void note_longest(int64_t held) {
   if (held > longest) __atomic_store_n(&longest, held, __ATOMIC_RELAXED);
 }
 
-static void look_at(struct weft_heartbeat *h, int64_t now, int64_t limit) {
+/* Look at a block, for the first time since 'before'. Returns the instant at which to look again. */
+static int64_t look_at(struct weft_heartbeat *h, int64_t before, int64_t now, int64_t limit) {
   int64_t beat = __atomic_load_n(&h->beat, __ATOMIC_ACQUIRE);
   int64_t state = __atomic_load_n(&h->state, __ATOMIC_ACQUIRE);
   int64_t phase = state & 7, detail = state >> 3;
+  int64_t at = __atomic_load_n(&h->at, __ATOMIC_ACQUIRE);
   int64_t began = __atomic_load_n(&h->watch, __ATOMIC_ACQUIRE);
   if (began != h->seen_watch) {
     /* It was not watched for some time, which does not count, nor does what was reported before. */
@@ -140,37 +152,46 @@ static void look_at(struct weft_heartbeat *h, int64_t now, int64_t limit) {
     }
     h->seen_beat = beat;
     h->seen_state = state;
-    h->since = now;
+    /* A processor may show the state before the instant that belongs to it; it is not from before the last look. */
+    h->since = at > before ? at : before;
   }
   int64_t since = phase == WEFT_ASLEEP ? detail : h->since;
   if (since < h->not_before) since = h->not_before;
-  if (phase == WEFT_OUTSIDE || h->reported_since || now - since <= limit) return;
+  if (h->reported_since) return now + shortest(limit);
+  /* The next hold begins now at the earliest. */
+  if (phase == WEFT_OUTSIDE || since > now) return now + limit;
+  if (now - since <= limit) return since + limit + 1;
   h->reported_since = since;
   note_longest(now - since);
   report_held(h, phase, detail, now - since);
   __atomic_store_n(&stalls, stalls + 1, __ATOMIC_RELAXED);
+  return now + shortest(limit);
 }
 
 static void *watch(void *unused) {
   (void)unused;
-  int64_t before = now_ns();
+  int64_t before = now_ns(), due = before;
   for (;;) {
     pthread_mutex_lock(&lock);
     while (bound == 0) pthread_cond_wait(&changed, &lock);
     int64_t limit = bound;
     pthread_mutex_unlock(&lock);
-    nap(period(limit));
+    int64_t lay = now_ns(), rest = until(due, lay, limit);
+    nap(rest);
     int64_t now = now_ns();
-    /* If this thread itself was late by more than the bound, the process was stopped, or the machine was asleep. */
-    int missed = now - before > limit + 2 * period(limit);
-    before = now;
+    /* If this thread itself was late by more than the bound, the process was stopped, or the machine was asleep. The
+       time that a report took does not count. */
+    int missed = now - lay > limit + rest;
+    due = now + limit;
     for (int i = 0; i < BLOCKS; i++) {
       struct weft_heartbeat *h = &blocks[i];
       if (!__atomic_load_n(&h->used, __ATOMIC_ACQUIRE)) continue;
       if (!__atomic_load_n(&h->watched, __ATOMIC_ACQUIRE)) continue;
       if (missed) h->not_before = now;
-      look_at(h, now, limit);
+      int64_t again = look_at(h, before, now, limit);
+      if (again < due) due = again;
     }
+    before = now;
   }
   return 0;
 }

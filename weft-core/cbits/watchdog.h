@@ -3,7 +3,7 @@
 #include <stdint.h>
 
 /* The state of a manager's runner, in a block of its own outside the heap, so that an OS thread of C code can read
- * it while no Haskell code runs. Weft.Core.Heartbeat has the same order of the first five words. */
+ * it while no Haskell code runs. Weft.Core.Heartbeat has the same order of the first six words. */
 struct weft_heartbeat {
   /* Written by the runner. */
   _Alignas(128) int64_t beat; /* grows after each change of state */
@@ -12,8 +12,10 @@ struct weft_heartbeat {
   int64_t watched;
   /* The longest callback while it was watched, in ns, and its descriptor or -1. Written by the runner. */
   int64_t longest, longest_of;
-  /* The watchdog's own: the capability, or -1; the beat and the state that it saw last; the instant at which it first
-   * saw them; the instant before which nothing counts, as the process was stopped; the instant at which the stall
+  /* When the state was written. Written by the runner, before the state. */
+  int64_t at;
+  /* The watchdog's own: the capability, or -1; the beat and the state that it saw last; the instant at which they
+   * began; the instant before which nothing counts, as the process was stopped; the instant at which the stall
    * began that it has reported, or 0; the watch that these belong to. */
   int64_t index, seen_beat, seen_state, since, not_before, reported_since, seen_watch;
   /* How often it began to be watched. Written under the lock. */

@@ -8,8 +8,9 @@
 --
 -- It is an OS thread that runs no Haskell code. So it sees a loop that never allocates, and so never lets another
 -- thread run, even on the only capability. It is off unless 'setWatchdog' or the environment variable @WEFT_WATCHDOG@
--- (seconds, as in @0.5@) sets a bound. While it is on, an idle dispatcher wakes up once in that time, and the
--- watchdog four times, and at least every 250 ms.
+-- (seconds, as in @0.5@) sets a bound. What is held for the bound and a quarter of it is always reported, and the times
+-- in the reports are right within that quarter. While it is on, an idle dispatcher wakes up five times within the bound,
+-- and the watchdog once, and at least every 250 ms.
 --
 -- What it reports: a callback ("Weft.Event", 'Weft.Timer.schedule') by its descriptor, or as a timer. A Haskell
 -- thread cannot be named, since GHC does not tell which one is running; instead the report names the code that the

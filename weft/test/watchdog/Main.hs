@@ -7,7 +7,8 @@ import Control.Concurrent hiding (threadDelay, threadWaitRead)
 import Control.Exception (IOException, try)
 import Control.Monad
 import Data.Int (Int64)
-import Data.List (isInfixOf)
+import Data.List (isInfixOf, sort)
+import GHC.Clock (getMonotonicTimeNSec)
 import Spin
 import System.Environment
 import System.Exit (ExitCode (..))
@@ -51,6 +52,8 @@ tests =
         ]
   ]
     <> [ testCase "on the second capability" $ reports 2 "second" ["capability 1 has been held", "by other threads"],
+         testCase "a hold is reported from its beginning on, although the dispatcher sleeps" (countsAll "asleep"),
+         testCase "each of several holds back to back is reported" (countsAll "several"),
          testCase "without a bound nothing is reported" $ do
            (code, out, err) <- run Nothing 1 "quiet"
            (code, out, err) @?= (ExitSuccess, "0\n", ""),
@@ -104,6 +107,20 @@ reports n how expected = do
   where
     freed = "is free again, after"
 
+-- | Each hold lasts until it has been reported, and longer. The program prints how long they lasted, in nanoseconds; for
+-- each of them there is a report that it is over, with a time that is too short by a quarter of the bound at most.
+countsAll :: String -> Assertion
+countsAll how = do
+  (code, out, err) <- run (Just "0.4") 1 how
+  code @?= ExitSuccess
+  let held = map (\ns -> fromIntegral (ns :: Int64) / 1e9) (concatMap read (take 1 (lines out)))
+      said = [shown | line <- lines err, "is free again, after" `isInfixOf` line, shown <- take 1 (drop 1 (reverse (words line)))]
+      claim = "lasted " <> show held <> ", and there was said\n" <> err
+  assertBool claim (not (null held))
+  assertBool claim (matched (reverse (sort held)) (reverse (sort (map read said))))
+  where
+    matched lasted shown = length shown >= length lasted && and (zipWith (\l s -> s >= l - 0.1) lasted (shown :: [Double]))
+
 limited :: IO a -> IO a
 limited act = G.timeout 60000000 act >>= maybe (assertFailure "nothing came for a minute") pure
 
@@ -152,6 +169,8 @@ hold how = do
     -- On one capability: one on which no thread has waited yet has no dispatcher, and is not watched.
     "thread" -> void . forkOn 0 $ threadDelay 1000 >> spinUntilReported
     "second" -> void . forkOn 1 $ threadDelay 1000 >> spinUntilReported
+    "asleep" -> wakeDispatcher >> heldFor 1 >>= said
+    "several" -> wakeDispatcher >> heldFor 4 >>= said
     "fork" -> do
       timer (pure ())
       child <- forkProcess (timer spinUntilReported >> finished)
@@ -169,6 +188,19 @@ hold how = do
     _ -> error how
   unless (how `elem` ["fork", "again"]) finished
   where
+    -- After the delay the dispatcher has nothing to do and goes back to sleep, before anything is held.
+    wakeDispatcher = threadDelay 1000 >> replicateM_ 100 yield
+    -- The last report comes when the watchdog has looked again.
+    said held = threadDelay 2000000 >> print held
+    heldFor n = replicateM n $ do
+      from <- getMonotonicTimeNSec
+      spinUntilReported
+      to <- getMonotonicTimeNSec
+      -- The dispatcher runs, and sleeps again.
+      replicateM_ 100 yield
+      threadDelay 200000
+      replicateM_ 100 yield
+      pure (fromIntegral (to - from) :: Int64)
     timer act = do
       fired <- newEmptyMVar
       _ <- schedule (milliseconds 1) (act >> putMVar fired ())

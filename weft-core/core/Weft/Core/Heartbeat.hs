@@ -3,8 +3,8 @@
 -- Without a watchdog, a turn and each callback read and test one word.
 --
 -- The runner writes its state to a word and then increments a second one, the beat. If both do not change for longer
--- than the watchdog's bound, the capability is occupied. A runner that sleeps wakes up within the bound, even if it
--- has nothing to do; if it does not come back, other threads have kept it from running.
+-- than the watchdog's bound, the capability is occupied. A runner that sleeps wakes up five times within the bound,
+-- even if it has nothing to do; if it does not come back, other threads have kept it from running.
 module Weft.Core.Heartbeat
   ( Heartbeat,
     newHeartbeat,
@@ -33,12 +33,13 @@ import Weft.Sys.OffHeap
 -- bound in nanoseconds, or 0.
 newtype Heartbeat = Heartbeat OffHeapWords
 
-wordBeat, wordState, wordWatched, wordLongest, wordLongestOf :: Int
+wordBeat, wordState, wordWatched, wordLongest, wordLongestOf, wordAt :: Int
 wordBeat = 0
 wordState = 1
 wordWatched = 2
 wordLongest = 3
 wordLongestOf = 4
+wordAt = 5
 
 -- | The words for the manager of that capability; -1 for another manager.
 newHeartbeat :: Int -> IO Heartbeat
@@ -76,7 +77,7 @@ beat (Heartbeat w) phase = do
 {-# INLINE beat #-}
 
 setPhase :: OffHeapWords -> Phase -> IO ()
-setPhase w = write w . stateOf
+setPhase w phase = now >>= writeAt w (stateOf phase)
 {-# NOINLINE setPhase #-}
 
 -- | A phase as one word, so that the watchdog never sees a mixture of two: the phase in three bits, its argument above
@@ -90,8 +91,10 @@ stateOf phase = case phase of
   Yielded -> 4
   AsleepUntil (Instant t) -> 5 .|. (fromIntegral t `shiftL` 3)
 
-write :: OffHeapWords -> Int -> IO ()
-write w state = do
+-- | Write a state that began at that instant.
+writeAt :: OffHeapWords -> Int -> Instant -> IO ()
+writeAt w state (Instant t) = do
+  writeOffHeap w wordAt (fromIntegral t)
   writeOffHeap w wordState state
   n <- readOffHeap w wordBeat
   writeOffHeap w wordBeat (n + 1)
@@ -104,30 +107,35 @@ during (Heartbeat w) phase act = do
   where
     timed = do
       before <- readOffHeap w wordState
-      setPhase w phase
       from <- now
+      writeAt w (stateOf phase) from
       a <- act
-      Duration took <- (`Time.until` from) <$> now
+      to <- now
+      let Duration took = to `Time.until` from
       longest <- readOffHeap w wordLongest
       when (fromIntegral took > longest) $ do
         writeOffHeap w wordLongestOf (case phase of InCallback fd -> fromIntegral fd; _ -> -1)
         writeOffHeap w wordLongest (fromIntegral took)
-      a <$ write w before
+      a <$ writeAt w before to
 {-# INLINE during #-}
 
--- | Note that the runner is about to block for the given time. Returns that time, limited to the watchdog's bound.
+-- | Note that the runner is about to block for the given time. Returns that time, limited to a fifth of the watchdog's
+-- bound: a hold that begins meanwhile counts from when the runner should be back. Not to less than a millisecond, since
+-- back ends may round up to that.
 restWatched :: Heartbeat -> Wait -> IO Wait
 restWatched (Heartbeat w) wait = do
   bound <- Duration . fromIntegral <$> readOffHeap w wordWatched
+  let Duration ns = bound
+      longest = min bound (max (milliseconds 1) (Duration (ns `div` 5)))
   if bound <= mempty
     then pure wait
     else do
       let most = case wait of
             NoWait -> mempty
-            WaitFor d -> min d bound
-            Forever -> bound
-      back <- after most <$> now
-      setPhase w (AsleepUntil back)
+            WaitFor d -> min d longest
+            Forever -> longest
+      from <- now
+      writeAt w (stateOf (AsleepUntil (after most from))) from
       pure (if most <= mempty then NoWait else WaitFor most)
 {-# NOINLINE restWatched #-}
 
