@@ -86,6 +86,7 @@ module Weft.File
     statFile,
     openedStatus,
     statPath,
+    statEntry,
 
     -- * Without offsets: pipes, terminals and other devices such as @\/dev\/null@
     readNext,
@@ -231,6 +232,11 @@ statFile = Status.statFile ghcThreads
 -- | The status of the file at a path (statx(2)).
 statPath :: FilePath -> IO FileStatus
 statPath = Status.statPath ghcThreads
+
+-- | The status of the file with a name in a directory that was opened as a file (statx(2)). Of a symbolic link it is
+-- the link's own. The names are those of 'foldNames'.
+statEntry :: File -> ByteString -> IO FileStatus
+statEntry = Status.statEntry ghcThreads
 
 -- | Run an action with the file's descriptor, which stays open during the action; for example
 -- 'Weft.Socket.sendFileRange'.

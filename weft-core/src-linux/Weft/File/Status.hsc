@@ -5,12 +5,17 @@ module Weft.File.Status
     FileType (..),
     statFile,
     statPath,
+    statEntry,
     openedStatus,
   )
 where
 
 import Control.Monad.IO.Class (MonadIO (..))
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Unsafe as B (unsafeUseAsCStringLen)
 import Data.Word (Word32, Word64, Word8)
+import Foreign.C.String (CStringLen)
 import Foreign.ForeignPtr (ForeignPtr, mallocForeignPtrBytes, touchForeignPtr)
 import Foreign.ForeignPtr.Unsafe (unsafeForeignPtrToPtr)
 import Foreign.Marshal.Utils (copyBytes)
@@ -31,7 +36,7 @@ import Weft.File.Types
 
 -- | 'Weft.File.statFile'.
 statFile :: MonadIO m => ThreadOps m -> File -> m FileStatus
-statFile threads file = using threads loc file $ \fd -> statx threads (fileLight file) (hold loc file) loc (filePath file) fd "" (#{const AT_EMPTY_PATH})
+statFile threads file = using threads loc file $ \fd -> statx threads (fileLight file) (hold loc file) loc (filePath file) fd (outAndName B.empty) (#{const AT_EMPTY_PATH})
   where
     loc = "Weft.File.statFile"
 {-# INLINE statFile #-}
@@ -42,13 +47,20 @@ openedStatus = fileOpened
 
 -- | 'Weft.File.statPath'.
 statPath :: MonadIO m => ThreadOps m -> FilePath -> m FileStatus
-statPath threads path = statx threads False (pure (pure ())) "Weft.File.statPath" path (Fd (#{const AT_FDCWD})) path 0
+statPath threads path = statx threads False (pure (pure ())) "Weft.File.statPath" path (Fd (#{const AT_FDCWD})) (outAndPath path) 0
 {-# INLINE statPath #-}
 
+-- | 'Weft.File.statEntry'.
+statEntry :: MonadIO m => ThreadOps m -> File -> ByteString -> m FileStatus
+statEntry threads folder name = using threads loc folder $ \fd -> statx threads False (hold loc folder) loc (filePath folder) fd (outAndName name) (#{const AT_SYMLINK_NOFOLLOW})
+  where
+    loc = "Weft.File.statEntry"
+{-# INLINE statEntry #-}
+
 -- | The 'Bool' says whether the answer does not have to come from a server.
-statx :: MonadIO m => ThreadOps m -> Bool -> IO (IO ()) -> String -> FilePath -> Fd -> FilePath -> Word32 -> m FileStatus
+statx :: MonadIO m => ThreadOps m -> Bool -> IO (IO ()) -> String -> FilePath -> Fd -> IO (ForeignPtr Word64) -> Word32 -> m FileStatus
 statx threads local held loc shown dir path flags = do
-  memory <- liftIO (outAndPath path)
+  memory <- liftIO path
   let out = unsafeForeignPtrToPtr memory
       op = opStat dir (out `plusPtr` statusSpace) flags (#{const STATX_BASIC_STATS}) out
       policy =
@@ -68,15 +80,18 @@ statx threads local held loc shown dir path flags = do
 
 -- | Room for the answer, and the path behind it.
 outAndPath :: FilePath -> IO (ForeignPtr Word64)
-outAndPath "" = do
-  memory <- mallocForeignPtrBytes (statusSpace + 1)
-  pokeByteOff (unsafeForeignPtrToPtr memory) statusSpace (0 :: Word8)
-  memory <$ touchForeignPtr memory
 outAndPath path = do
   encoding <- getFileSystemEncoding
-  G.withCStringLen encoding path $ \(from, size) -> do
-    memory <- mallocForeignPtrBytes (statusSpace + size + 1) :: IO (ForeignPtr Word64)
-    let p = unsafeForeignPtrToPtr memory
-    copyBytes (p `plusPtr` statusSpace) from size
-    pokeByteOff p (statusSpace + size) (0 :: Word8)
-    memory <$ touchForeignPtr memory
+  G.withCStringLen encoding path outAnd
+
+-- | The same, for a path in bytes.
+outAndName :: ByteString -> IO (ForeignPtr Word64)
+outAndName name = B.unsafeUseAsCStringLen name outAnd
+
+outAnd :: CStringLen -> IO (ForeignPtr Word64)
+outAnd (from, size) = do
+  memory <- mallocForeignPtrBytes (statusSpace + size + 1)
+  let p = unsafeForeignPtrToPtr memory
+  copyBytes (p `plusPtr` statusSpace) from size
+  pokeByteOff p (statusSpace + size) (0 :: Word8)
+  memory <$ touchForeignPtr memory

@@ -75,6 +75,7 @@ module Weft.Hybrid.File
     statFile,
     openedStatus,
     statPath,
+    statEntry,
   )
 where
 
@@ -236,3 +237,7 @@ statFile = Status.statFile hybridThreads
 -- | The status of the file at a path (statx(2)).
 statPath :: FilePath -> Hybrid FileStatus
 statPath = Status.statPath hybridThreads
+
+-- | 'GHC.statEntry': the status of the file with a name in a directory that was opened as a file.
+statEntry :: File -> ByteString -> Hybrid FileStatus
+statEntry = Status.statEntry hybridThreads

@@ -198,6 +198,8 @@ names go = withFolder $ \folder -> do
     forM_ [1 .. 2 :: Int] $ \_ -> do
       found <- withRawFileAt d mode here (\f -> foldNames f (\acc name -> pure (B.copy name : acc)) [])
       nonBlocking (sort found @?= sort (raw : many))
+      entry <- withRawFileAt d mode here (`statEntry` raw)
+      nonBlocking (statusSize entry @?= 2)
     withRawFileAt d mode raw $ \f -> do
       size <- statusSize <$> statFile f
       x <- readAt f 0 10

@@ -12,10 +12,10 @@ import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import Data.List (sort)
 import Files.Cancelling (enginesOfAll)
-import Foreign.C.Error (eINVAL, eNOTDIR, eXDEV)
+import Foreign.C.Error (eINVAL, eNOENT, eNOTDIR, eXDEV)
 import Foreign.Ptr (castPtr)
 import Harness
-import System.Directory (createDirectory, removeFile)
+import System.Directory (createDirectory, createFileLink, removeFile)
 import System.FilePath ((</>))
 import System.IO.Error
 import qualified System.Posix.Files.ByteString as Raw
@@ -33,6 +33,7 @@ tests older =
     [ testCase "a path is any bytes" anyBytes,
       testCase "the names of empty and large directories, read repeatedly" names,
       testCase "the names of a file fail with ENOTDIR" noNames,
+      testCase "the status of an entry: a file's, a link's own; any bytes; none; not of a file" entries,
       testCase "names that stay are found while others come and go" busy,
       testCase "an interrupted reader of names leaves nothing open" interrupted,
       testCase "a directory's time changes with every name, on file systems that guarantee it" (changes older),
@@ -81,6 +82,20 @@ names = withFolder $ \folder -> withDirectory folder $ \dir -> do
 noNames :: Assertion
 noNames = withBytes 10 $ \path -> withFile reading path $ \file ->
   failsWith "names of a file" eNOTDIR (collected file)
+
+entries :: Assertion
+entries = withFolder $ \folder -> withDirectory folder $ \dir -> do
+  let bytes = C.pack "\xff\xC3\xA9"
+  createDirectory (folder </> "d")
+  withRawFileAt dir writing bytes (\file -> writeAt file 0 (C.pack "four"))
+  createFileLink "nowhere" (folder </> "link")
+  withFileAt dir reading "." $ \file -> do
+    let looked name = (\s -> (statusType s, statusSize s)) <$> statEntry file name
+    looked bytes >>= (@?= (RegularFile, 4))
+    looked (C.pack "link") >>= (@?= (SymbolicLink, 7))
+    statEntry file (C.pack "d") >>= (@?= DirectoryFile) . statusType
+    failsWith "no entry" eNOENT (statEntry file (C.pack "none"))
+  withRawFileAt dir reading bytes $ \file -> failsWith "an entry of a file" eNOTDIR (statEntry file (C.pack "d"))
 
 -- | Names that stay are found while other names come and go.
 busy :: Assertion
