@@ -85,15 +85,15 @@ tests program =
             close s
             -- 2 x 128 KiB, and the client's own buffer.
             assertBool (show n) (n > 0 && n < 600000),
-      testCase "100, and the file is truncated: each is cut off, and a line of its own names the file, whose name has a line feed" . inFolder $ \folder -> do
-        B.writeFile (folder </> "large\nfile") large
+      testCase "100, and the file is truncated: each is cut off, and a line of its own names the file, whose name has a line feed and letters that are not ASCII" . inFolder $ \folder -> do
+        B.writeFile (folder </> "gro\223\nfile") large
         weft program [] ["serve", folder, "--port", "0", "--send-buffer", "131072"] $ \p -> do
           port <- portOf p
-          slow <- replicateM 100 (slowly port "large%0Afile")
+          slow <- replicateM 100 (slowly port "gro%C3%9F%0Afile")
           -- The server has begun to answer each of them.
           forM_ slow $ \s -> recv s 1000 >>= assertBool "an early end" . not . B.null
           threadDelay 500000
-          withFile (folder </> "large\nfile") ReadWriteMode (`hSetFileSize` 1000)
+          withFile (folder </> "gro\223\nfile") ReadWriteMode (`hSetFileSize` 1000)
           forConcurrently_ slow $ \s -> do
             setSocketOption s RecvBuffer 1000000
             n <- B.length <$> recvAll s
@@ -103,7 +103,7 @@ tests program =
           send' sigTERM p
           waitForProcess (process p) >>= (@?= ExitSuccess)
           said <- lines <$> hGetContents (errors p)
-          assertBool (unlines said) (length said == 100 && all (== head' said) said && "large file" `isInfixOf` head' said),
+          assertBool (unlines said) (length said == 100 && all (== head' said) said && "gro\223 file" `isInfixOf` head' said),
       testCase "SIGTERM with 1,000 idle connections and 100 of them: the idle ones are closed, the others get their whole response" . inFolder $ \folder -> do
         allowed <- getResourceLimit ResourceOpenFiles
         skipUnless "fewer than 2,000 descriptors (ulimit -n)" (case hardLimit allowed of ResourceLimit n -> n >= 2000; _ -> True)

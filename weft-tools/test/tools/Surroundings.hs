@@ -9,7 +9,7 @@ import Data.List (isInfixOf)
 import Network.Socket.ByteString (recv, sendAll)
 import Operating (callSilently, inFolder)
 import Program
-import System.Directory (doesFileExist)
+import System.Directory (createFileLink, doesFileExist)
 import System.Exit (ExitCode (..))
 import System.FilePath (takeDirectory, (</>))
 import System.IO (hGetLine)
@@ -35,6 +35,18 @@ tests program folder =
             said <- B.hGetContents (errors p)
             waitForProcess (process p) >>= (@?= ExitFailure 2)
             assertBool (show said) (B.pack message `B.isInfixOf` said),
+      testCase "without /proc, a listing has the folder's entries" . inFolder $ \site -> do
+        needProgram "unshare"
+        -- An empty /proc, for this process only.
+        let without = ["-m", "sh", "-c", "mount -t tmpfs none /proc && exec \"$0\" \"$@\""]
+        (code, _, why) <- readProcessWithExitCode "unshare" (without <> ["true"]) ""
+        unless (code == ExitSuccess) (skip ("/proc cannot be replaced here: " <> takeWhile (/= '\n') why))
+        writeFile (site </> "sub" </> "page.html") "page"
+        createFileLink "page.html" (site </> "sub" </> "link")
+        started [] (proc "unshare" (without <> [program, "serve", site, "--port", "0", "--listing"])) $ \p -> do
+          port <- portOf p
+          page <- get port "/sub/"
+          forM_ ["./page.html", "./link"] $ \name -> assertBool (show page) (B.pack name `B.isInfixOf` page),
       testCase "on a full disk, an earlier report stays, and the error names the report and the command" $ do
         let (result, report) = (folder </> "full.json", folder </> "full.html")
         writeFile result "{\"bench\": \"echo\", \"runs\": []}"

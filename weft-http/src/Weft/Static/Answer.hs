@@ -20,7 +20,7 @@ import Data.Ord (Down (..))
 import Network.HTTP.Types
 import Network.HTTP.Types.Header
 import Network.Wai
-import Weft.File (File, readAt, withFileFd)
+import Weft.File (File, filePath, readAt, withFileFd)
 import Weft.Http.Conditional
 import Weft.Http.FileResponse (withOpenFile)
 import Weft.Static.Accept (weightOf, weighted)
@@ -69,13 +69,11 @@ answerAs again judged root request r respond = case judged of
       if permitted
         then onDisk $ \file -> fromFile file status range
         else respond (responseStream status (partOf status range) (\write _ -> reopening root r range write))
-    fromFile file status range@(Extent from count) = withFileFd file $ \fd -> withOpenFile request name fd $ \direct ->
+    fromFile file status range@(Extent from count) = withFileFd file $ \fd -> withOpenFile request (filePath file) fd $ \direct ->
       if direct
-        then respond (responseFile status (partOf status range) name (Just (FilePart from count size)))
+        then respond (responseFile status (partOf status range) (filePath file) (Just (FilePart from count size)))
         else respond (responseStream status (partOf status range) (\write _ -> copy file range write))
     partOf status range = if status == ok200 then headers else partial range
-    -- The name that another server would open.
-    name = C.unpack (resourcePath r)
     onDisk act = withBody root r act >>= maybe changed pure
     changed
       | again > 0 = rootAgain root (again - 1) request respond

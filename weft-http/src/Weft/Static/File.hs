@@ -19,7 +19,8 @@ module Weft.Static.File
     unchanged,
     withBody,
     withFolder,
-    staysBelow,
+    opening,
+    refusal,
   )
 where
 
@@ -296,16 +297,9 @@ withBody root r act = do
     if sameFile (resourceStatus r) (openedStatus file) then Just <$> act file else pure Nothing
   pure (fromRight Nothing opened)
 
--- | Run an action with a folder below the root, and a path by which the folder can be opened as long as the action
--- runs. 'Left' says what is there if it is no folder that can be read.
-withFolder :: DocumentRoot -> ByteString -> (File -> FilePath -> IO a) -> IO (Either Found a)
+-- | Run an action with a folder below the root. 'Left' says what is there if it is no folder that can be read.
+withFolder :: DocumentRoot -> ByteString -> (File -> IO a) -> IO (Either Found a)
 withFolder root path act = do
   opened <- opening root path $ \file ->
-    if statusType (openedStatus file) == DirectoryFile
-      then Right <$> withFileFd file (\fd -> act file ("/proc/self/fd/" <> show fd))
-      else pure (Left Missing)
+    if statusType (openedStatus file) == DirectoryFile then Right <$> act file else pure (Left Missing)
   pure (join opened)
-
--- | Whether a path can be opened and, after following symbolic links, is below the root.
-staysBelow :: DocumentRoot -> ByteString -> IO Bool
-staysBelow root path = either (const False) (const True) <$> opening root path (const (pure ()))

@@ -7,8 +7,7 @@ module Weft.Static.Listing
   )
 where
 
-import Control.Exception (IOException, try)
-import Control.Monad (filterM)
+import Control.Exception (tryJust)
 import Data.Aeson (Value, encode, object, (.=))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
@@ -17,24 +16,19 @@ import qualified Data.ByteString.Char8 as C
 import qualified Data.ByteString.Lazy as L
 import Data.List (sortOn)
 import Data.Maybe (catMaybes)
-import qualified Data.Set as Set
 import qualified Data.Text as T
 import qualified Data.Text.Encoding as T
 import qualified Data.Text.Encoding.Error as T
-import qualified GHC.Foreign as G
-import GHC.IO.Encoding (getFileSystemEncoding)
 import Network.HTTP.Date (formatHTTPDate)
 import Network.HTTP.Types
 import Network.HTTP.Types.Header
 import Network.Wai
-import System.Posix.Files.ByteString (getSymbolicLinkStatus, isSymbolicLink)
 import System.Posix.Types (EpochTime)
-import Weft.Blocking (blocking)
-import Weft.File (File, FileStatus (..), FileType (..), foldNames, statPath)
+import Weft.File (File, FileStatus (..), FileType (..), foldNames, openedStatus, statEntry)
 import Weft.Http.Conditional (fileDate)
 import Weft.Static.Accept (prefersJson)
 import Weft.Static.Answer (plain)
-import Weft.Static.File (DocumentRoot (..), Found (Denied), staysBelow, withFolder)
+import Weft.Static.File (DocumentRoot (..), Found (Denied), opening, refusal, withFolder)
 import Weft.Static.OpenFiles (briefly)
 import qualified Weft.Static.Path as Path
 
@@ -60,27 +54,24 @@ listing root path request respond = do
     wantsJson = prefersJson [value | (name, value) <- requestHeaders request, name == hAccept]
     page mime body = responseLBS ok200 [(hContentType, mime), (hContentLength, C.pack (show (L.length body))), (hVary, "Accept"), (hCacheControl, "no-cache")] body
 
--- | Folders first, sorted by name. Omits hidden entries, entries whose status cannot be read,
--- entries that are neither files nor folders, and symbolic links that lead out of the root. Blocks no capability.
-contents :: DocumentRoot -> ByteString -> File -> FilePath -> IO [Item]
-contents root path folder place = do
+-- | Folders first, sorted by name. Omits hidden entries, entries that are gone or may not be read, entries that are
+-- neither files nor folders, and symbolic links that lead out of the root. Blocks no capability.
+contents :: DocumentRoot -> ByteString -> File -> IO [Item]
+contents root path folder = do
   names <- foldNames folder (\names name -> pure (if "." `B.isPrefixOf` name then names else B.copy name : names)) []
-  encoding <- getFileSystemEncoding
-  links <- blocking (filterM isLink names)
-  outside <- Set.fromList <$> filterM (fmap not . staysBelow root . below) links
-  sortOn (\i -> (not (itemFolder i), itemName i)) . catMaybes <$> mapM (item encoding) (filter (`Set.notMember` outside) names)
+  sortOn (\i -> (not (itemFolder i), itemName i)) . catMaybes <$> mapM item names
   where
+    item name = either (const Nothing) (described name) <$> status name
+    -- Of a link, the status of where it leads.
+    status name = do
+      found <- tryJust refusal (statEntry folder name)
+      case found of
+        Right s | statusType s == SymbolicLink -> opening root (below name) (pure . openedStatus)
+        _ -> pure found
     below name = if B.null path then name else path <> "/" <> name
-    isLink name = do
-      found <- try (getSymbolicLinkStatus (C.pack place <> "/" <> name))
-      pure (either (const False :: IOException -> Bool) isSymbolicLink found)
-    item encoding name = do
-      found <- try (B.useAsCStringLen name (G.peekCStringLen encoding) >>= \decoded -> statPath (place <> "/" <> decoded))
-      pure $ case found of
-        Left e -> const Nothing (e :: IOException)
-        Right s
-          | statusType s `elem` [DirectoryFile, RegularFile] -> Just (Item name (statusType s == DirectoryFile) (fromIntegral (statusSize s)) (fromIntegral (fst (statusModified s))))
-          | otherwise -> Nothing
+    described name s
+      | statusType s `elem` [DirectoryFile, RegularFile] = Just (Item name (statusType s == DirectoryFile) (fromIntegral (statusSize s)) (fromIntegral (fst (statusModified s))))
+      | otherwise = Nothing
 
 toJson :: Item -> Value
 toJson i =
