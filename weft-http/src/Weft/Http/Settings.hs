@@ -174,7 +174,8 @@ setHost host s = s {settingsHost = host}
 setOnException :: (Maybe Request -> SomeException -> IO ()) -> Settings -> Settings
 setOnException handler s = s {settingsOnException = handler}
 
--- | The response to send if an application throws before it has responded.
+-- | The response to send if an application throws before it has responded. An asynchronous exception, such as
+-- 'ThreadKilled' or 'Control.Exception.StackOverflow', gets none: it ends the connection, or the stream of HTTP\/2.
 setOnExceptionResponse :: (SomeException -> Response) -> Settings -> Settings
 setOnExceptionResponse make s = s {settingsOnExceptionResponse = make}
 

@@ -139,6 +139,10 @@ runStream h unmask head' s = (serveStream `catch` quietly) `finally` ended
       case state of
         ResponseEnded -> pure ()
         ResponseBegun -> reset InternalError
+        ResponseNone
+          -- It ends the thread and says nothing about the request. Over HTTP/1 the connection is closed without a
+          -- response.
+          | Just (SomeAsyncException _) <- fromException e -> reset InternalError
         ResponseNone -> do
           let response = http2OnExceptionResponse (http2Settings h) e
           r <- try (unmask (answer request waited response))

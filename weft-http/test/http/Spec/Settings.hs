@@ -7,7 +7,7 @@ module Spec.Settings (tests) where
 import Application
 import Client
 import Configurations
-import Control.Exception (IOException, bracket, toException, try)
+import Control.Exception (AsyncException (ThreadKilled), IOException, bracket, throwIO, toException, try)
 import Control.Monad (forM_, replicateM_, void)
 import qualified Data.ByteString as B
 import Data.IORef
@@ -51,6 +51,12 @@ tests on =
         withServer (setHost (fromString "127.0.0.1") (setPort 0 settings)) application $ \server ->
           withClient (portOf (serverAddress server)) (`get` "/fail") >>= \answer -> answerStatus answer @?= 500
         eventually "it is told" (any ("on purpose" `isInfixOf`) <$> readIORef heard),
+      testOn on "an asynchronous exception of the application is no answer: the connection is closed" . withQuietServer defaultSettings (\_ _ -> throwIO ThreadKilled) $ \server port -> do
+        withClient port $ \client -> do
+          ask client "/hello" []
+          end <- try (hearEnd client)
+          either (\e -> const (pure ()) (e :: IOException)) (@?= "") end
+        noConnections server,
       testOn on "errors of clients are not displayed, those of files are" $ do
         let shown = defaultShouldDisplayException . toException . errnoToIOError "here" eSTALE Nothing
             gone = [defaultShouldDisplayException (toException (errnoToIOError "here" errno Nothing Nothing)) | errno <- [eCONNRESET, ePROTO]]

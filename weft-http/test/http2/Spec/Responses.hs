@@ -7,7 +7,7 @@ module Spec.Responses
 where
 
 import Control.Concurrent
-import Control.Exception (SomeException, finally, throwIO, try)
+import Control.Exception (AsyncException (..), SomeException, finally, throwIO, try)
 import Control.Monad (forM, forM_, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
@@ -120,6 +120,17 @@ tests =
           send mine [get 1 (if B.null path then "/" else path)]
           found <- framesUntil mine (\fs -> ended 1 fs || not (null (resets fs)))
           (headsOf 1 found, resets found) @?= (heads, expected),
+      testCase "an asynchronous exception of the application is no answer: its stream is reset, and the connection continues" . forM_ [ThreadKilled, StackOverflow] $ \thrown -> do
+        let application asked respond
+              | rawPathInfo asked == "/" = throwIO thrown
+              | otherwise = respond (responseLBS ok200 [] "other")
+        withServed application $ \mine -> do
+          send mine [get 1 "/"]
+          found <- framesUntil mine (\fs -> ended 1 fs || not (null (resets fs)))
+          (headsOf 1 found, resets found) @?= ([], [(1, errorNumber InternalError)])
+          send mine [get 3 "/other"]
+          other <- framesUntil mine (ended 3)
+          bodyOf 3 other @?= "other",
       testCase "the head of a streamed response is sent by the first flush, even if nothing was written" $ do
         over <- newEmptyMVar
         withServed (\_ respond -> respond (responseStream ok200 [] (\write flush -> flush >> takeMVar over >> write "body"))) $ \mine -> do
