@@ -1,6 +1,6 @@
 -- | Features of @weft serve@ beyond files: header fields, error pages, redirects, proxies, several addresses, virtual
 -- hosts, passwords and compression.
-module Answering (tests, serving) where
+module Answering (tests, serving, freePort, overUnix) where
 
 import Control.Concurrent.Async (replicateConcurrently_)
 import Control.Exception
@@ -355,6 +355,7 @@ checking program =
                 ("a log in a folder that does not exist", ["log: /nonexistent/x.log"], "log: /nonexistent does not exist"),
                 ("a log that is a folder", ["log: /tmp"], "log: /tmp is a folder"),
                 ("an error page", ["error-page: 404=/nope.html"], "error-page: the site has no file /nope.html"),
+                ("an error page whose name is not ASCII", ["error-page: 404=/\233"], "error-page: the site has no file /\233\n"),
                 ("a fallback", ["fallback: /nope"], "fallback: the site has no file /nope"),
                 ("a fallback of a host", ["fallback: /index.html", "hosts:", "  a.example: {folder: /etc, fallback: /nope}"], "hosts.a.example.fallback: the site has no file /nope")
               ]

@@ -15,6 +15,7 @@ import Data.List (isInfixOf, isPrefixOf)
 import Data.Maybe (fromMaybe)
 import qualified Gate
 import qualified Insight
+import qualified Listening
 import qualified ManualPage
 import Network.Socket (PortNumber)
 import Network.Socket.ByteString (recv, sendAll)
@@ -44,7 +45,7 @@ main = do
   there <- doesFileExist program
   unless there (ioError (userError ("no program at " <> program <> ": scripts/build weft makes it")))
   bracket site removePathForcibly $ \folder ->
-    defaultMain (testGroup "weft" [serving program folder, Operating.tests program, ManualPage.tests program, Answering.tests program, NotReading.tests program, Sites.tests program, Insight.tests program folder, Gate.tests program, Cbench.tests program, Controlled.tests program, Userland.tests program folder, refusing program folder, doctor program])
+    defaultMain (testGroup "weft" [serving program folder, Operating.tests program, ManualPage.tests program, Answering.tests program, Listening.tests program, NotReading.tests program, Sites.tests program, Insight.tests program folder, Gate.tests program, Cbench.tests program, Controlled.tests program, Userland.tests program folder, refusing program folder, doctor program])
 
 -- | A folder to serve.
 site :: IO FilePath

@@ -122,7 +122,7 @@ engineSettings settings = (if http2 settings then id else setHTTP2Disabled) . an
 -- | Serve on the given sockets or, if there are none, on the addresses of the settings. The action gets the addresses.
 withMain :: Settings -> [Socket] -> Options -> Application -> (Server -> [SockAddr] -> IO a) -> IO a
 withMain settings inherited options app act
-  | null inherited && not (null (listens settings)) = withListeners (listens settings) $ \sockets addresses ->
+  | null inherited && not (null (listens settings)) = withListeners (Wanted (listens settings) (httpsRedirect settings) (socketMode settings)) $ \sockets addresses ->
     withServerWith options {optionListeners = sockets} http app (`act` addresses)
   | otherwise =
     (`catch` cannotListen) . withServerWith options {optionListeners = inherited} (setHost (fromString (host settings)) (setPort (port settings) http)) app $ \server ->
@@ -135,7 +135,7 @@ withMain settings inherited options app act
 withRedirecting :: Settings -> Options -> Application -> ([Server] -> IO a) -> IO a
 withRedirecting settings options app act
   | null (httpsRedirect settings) = act []
-  | otherwise = withListeners (httpsRedirect settings) $ \sockets _ ->
+  | otherwise = withListeners (Wanted (httpsRedirect settings) (listens settings) (socketMode settings)) $ \sockets _ ->
     withServerWith options {optionListeners = sockets, optionLimits = fewer <$> optionLimits options} (engineSettings settings) app (act . pure)
   where
     fewer given = given {limitConnections = redirectingConnections given}

@@ -16,7 +16,6 @@ where
 import Control.Exception (IOException, catch, try)
 import Control.Monad (filterM)
 import Data.ByteString (ByteString)
-import qualified Data.ByteString.Char8 as B
 import Data.Either (lefts)
 import Data.IORef
 import Data.List (nub, (\\))
@@ -37,6 +36,7 @@ import Weft.Tools.Serve.Messages
 import Weft.Tools.Serve.Respond (requesting)
 import Weft.Tools.Serve.Settings
 import Weft.Tools.Serve.Site (Sources (..))
+import Weft.Tools.Serve.Values (fromUtf8)
 
 -- | The settings of the server and of its hosts.
 allOf :: Sources -> [Settings]
@@ -112,7 +112,7 @@ missingPages :: Sources -> IO [String]
 missingPages sources = do
   common <- filterM (fmap not . anyM (allOf sources) . has) (pagesOf settings)
   own <- mapM (\(name, s) -> map ((,) ("hosts." <> name <> ".")) <$> filterM (fmap not . (`has` s)) (pagesOf s \\ pagesOf settings)) (Map.toList (sourcesHosts sources))
-  pure [place <> name <> ": the site has no file " <> B.unpack path | (place, (name, path)) <- map ((,) "") common <> concat own]
+  pure [place <> name <> ": the site has no file " <> fromUtf8 path | (place, (name, path)) <- map ((,) "") common <> concat own]
   where
     settings = sourcesMain sources
     anyM xs holds = or <$> mapM holds xs

@@ -4,38 +4,58 @@
 -- TCP and Unix sockets for the addresses of @--listen@. For each address there is a socket for each capability, and the
 -- kernel spreads connections over them.
 module Weft.Tools.Serve.Listeners
-  ( withListeners,
+  ( Wanted (..),
+    withListeners,
     cannotListenOn,
   )
 where
 
 import Control.Concurrent (getNumCapabilities)
 import Control.Exception
-import Control.Monad (replicateM, void, when)
-import Foreign.C.Error (Errno (..), eADDRINUSE)
+import Control.Monad (replicateM, unless, void, when)
+import Data.List (isPrefixOf)
+import Data.Maybe (isJust)
+import Foreign.C.Error
 import GHC.IO.Exception (IOErrorType (..), IOException (ioe_description, ioe_errno, ioe_type))
 import System.Directory (doesPathExist, removeFile)
-import System.Posix.Files (deviceID, fileID, getSymbolicLinkStatus, isSocket, modificationTimeHiRes)
+import System.Posix.Files (deviceID, fileID, getSymbolicLinkStatus, isSocket, modificationTimeHiRes, setFileMode)
 import System.Posix.IO (dup)
-import System.Posix.Types (Fd (..))
+import System.Posix.Types (Fd (..), FileMode)
 import Weft.Blocking (blocking)
 import Weft.Socket
 import Weft.Tools.Serve.Values (Listen (..))
 
+-- | The addresses to listen on, and how.
+data Wanted = Wanted
+  { wantedAddresses :: [Listen],
+    -- | Those of the program's other servers.
+    wantedBesides :: [Listen],
+    -- | The permissions of Unix sockets.
+    wantedMode :: FileMode
+  }
+
 -- | Listen on all of these. The action gets the sockets, which it has to close, and their addresses. Throws an
 -- 'IOError' that names the address if listening fails. Files of Unix sockets are removed afterwards.
-withListeners :: [Listen] -> ([Socket] -> [SockAddr] -> IO a) -> IO a
-withListeners wanted act = bracket (newAll wanted) (mapM_ openedRemove) $ \opened -> act (concatMap openedSockets opened) (map openedAddress opened)
+--
+-- @[::]@ takes IPv4 connections too (ipv6(7), @IPV6_V6ONLY@), unless one of the addresses is an IPv4 address with the
+-- same port: the kernel would refuse to listen on both.
+withListeners :: Wanted -> ([Socket] -> [SockAddr] -> IO a) -> IO a
+withListeners wanted act = bracket (newAll (wantedAddresses wanted)) (mapM_ openedRemove) $ \opened -> act (concatMap openedSockets opened) (map openedAddress opened)
   where
     newAll listens = case listens of
       [] -> pure []
       l : rest -> do
-        this <- listenOn l `catch` \e -> ioError (userError (cannotListenOn (shown l) e))
+        this <- named l (listenOn (wantedMode wanted) takenByIPv4 l)
         more <- newAll rest `onException` (mapM_ close (openedSockets this) >> openedRemove this)
         pure (this : more)
+    named l open = open `catch` \e -> ioError (userError (cannotListenOn (shown l) e))
     shown l = case l of
       ListenTcp host port -> maybe "*" id host <> " port " <> show port
       ListenUnix path -> "unix:" <> path
+    takenByIPv4 port = or <$> mapM (isIPv4 port) (wantedAddresses wanted <> wantedBesides wanted)
+    isIPv4 port l = case l of
+      ListenTcp (Just host) p | p == port -> named l ((== AF_INET) . familyOf <$> resolved (Just host) p)
+      _ -> pure False
 
 -- | The error message for an address on which listening failed.
 cannotListenOn :: String -> IOException -> String
@@ -43,6 +63,7 @@ cannotListenOn place e = "cannot listen on " <> place <> ": " <> why
   where
     why = case ioe_type e of
       ResourceBusy -> "it is in use"
+      PermissionDenied | "unix:" `isPrefixOf` place -> "permission denied"
       PermissionDenied -> "permission denied (ports below 1024 need root or CAP_NET_BIND_SERVICE)"
       _ | fmap Errno (ioe_errno e) == Just eADDRINUSE -> "it is in use"
       _ -> ioe_description e
@@ -55,25 +76,30 @@ data Opened = Opened
     openedRemove :: IO ()
   }
 
-listenOn :: Listen -> IO Opened
-listenOn wanted = do
+-- | The second argument says whether there is an IPv4 address with that port.
+listenOn :: FileMode -> (Int -> IO Bool) -> Listen -> IO Opened
+listenOn mode takenByIPv4 wanted = do
   caps <- getNumCapabilities
   case wanted of
     ListenTcp host port -> do
       address <- resolved host port
+      only6 <- if isJust host && port /= 0 && everyIPv6 address then takenByIPv4 port else pure False
       -- The first one listens before it has SO_REUSEPORT: that fails if another server listens there, even one that
       -- starts at the same moment. With the option both would share the port.
-      first <- listening False address
+      first <- listening only6 False address
       (`onException` close first) $ do
         setSocketOption first ReusePort 1
         found <- getSocketName first
-        others <- several (caps - 1) (listening True found)
+        others <- several (caps - 1) (listening only6 True found)
         pure (Opened found (first : others) (pure ()))
     ListenUnix path -> do
       clearPath path
       sock <- socket AF_UNIX Stream defaultProtocol
       (`onException` close sock) $ do
         bind sock (SockAddrUnix path)
+        -- Clients are refused until the socket listens, so none connects before it has its permissions. The umask,
+        -- by which bind(2) could set them, is that of all threads.
+        setFileMode path mode
         made <- identity path
         listen sock backlog
         others <- replicateM (caps - 1) $ withFdSocket sock (dup . Fd) >>= \(Fd fd) -> mkSocket fd
@@ -90,16 +116,22 @@ listenOn wanted = do
       | otherwise = do
         sock <- open
         (sock :) <$> (several (n - 1 :: Int) open `onException` close sock)
-    listening shared address = do
+    listening only6 shared address = do
       sock <- socket (familyOf address) Stream defaultProtocol
       (`onException` close sock) $ do
         setSocketOption sock ReuseAddr 1
         when shared (setSocketOption sock ReusePort 1)
+        when only6 (setSocketOption sock IPv6Only 1)
         bind sock address
         sock <$ listen sock backlog
-    familyOf address = case address of
-      SockAddrInet6 {} -> AF_INET6
-      _ -> AF_INET
+    everyIPv6 address = case address of
+      SockAddrInet6 _ _ (0, 0, 0, 0) _ -> True
+      _ -> False
+
+familyOf :: SockAddr -> Family
+familyOf address = case address of
+  SockAddrInet6 {} -> AF_INET6
+  _ -> AF_INET
 
 -- | The address to bind. 'Nothing' means every address: of IPv6, which accepts IPv4 too, or of IPv4 if the system has
 -- no IPv6.
@@ -114,16 +146,24 @@ resolved host port = case host of
       info : _ -> pure (addrAddress info)
       [] -> ioError (userError "no such address")
 
--- | Remove the socket file of a server that does not run any more.
+-- | Remove the socket file of a server that does not run any more. Only the answer that nothing listens shows that: a
+-- server whose queue is full or that has another type of socket answers by other errors (unix(7)).
 clearPath :: FilePath -> IO ()
 clearPath path = do
   there <- doesPathExist path
   when there $ do
     status <- getSymbolicLinkStatus path
-    if not (isSocket status)
-      then ioError (userError "a file of that name exists and is not a socket")
-      else do
-        answered <- try (bracket (socket AF_UNIX Stream defaultProtocol) close (`connect` SockAddrUnix path)) :: IO (Either IOException ())
-        case answered of
-          Right () -> ioError (userError "another server is listening there")
-          Left _ -> removeFile path
+    unless (isSocket status) (fault "a file of that name exists and is not a socket")
+    answered <- try (bracket (socket AF_UNIX Stream defaultProtocol) close (`connect` SockAddrUnix path))
+    case answered of
+      Right () -> fault "another server is listening there"
+      Left e
+        | failed [eCONNREFUSED] e -> removeFile path
+        | failed [eNOENT] e -> pure ()
+        | failed [eAGAIN] e -> fault "another server is listening there, and its queue of connections is full"
+        | failed [ePROTOTYPE] e -> fault "another program uses the socket there, which is not a stream socket"
+        | failed [eACCES, ePERM] e -> fault "there is a socket that may not be connected to, so another server may be listening there"
+        | otherwise -> ioError e
+  where
+    fault = ioError . userError
+    failed codes e = fmap Errno (ioe_errno e) `elem` map Just codes

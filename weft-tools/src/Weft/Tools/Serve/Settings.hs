@@ -33,6 +33,7 @@ import Data.Function (on)
 import Data.List (find, foldl', intercalate, tails)
 import qualified Data.Map.Strict as Map
 import Network.HTTP.Types (Header)
+import System.Posix.Types (FileMode)
 import Weft.AccessLog (LogFormat (..))
 import Weft.Backend (backendNames)
 import Weft.Duration (Duration, seconds)
@@ -48,6 +49,8 @@ data Settings = Settings
     -- | Instead of host and port.
     listens :: [Listen],
     httpsRedirect :: [Listen],
+    -- | The permissions of Unix sockets.
+    socketMode :: FileMode,
     proxyProtocol :: ProxyProtocol,
     trustedProxies :: [Proxy],
     http2 :: Bool,
@@ -93,6 +96,7 @@ defaults =
       port = 8080,
       listens = [],
       httpsRedirect = [],
+      socketMode = 0o666,
       proxyProtocol = ProxyProtocolNone,
       trustedProxies = [],
       http2 = True,
@@ -173,13 +177,15 @@ table =
       one (range 0 65535) (\v s -> s {port = v}),
     fixed Where "stack" (One "tun:NAME,ADDRESS") "Use weft's own TCP/IP stack instead of the kernel's, with this address on this TUN device (none)" $
       one stackFrom (\v s -> s {stack = Just v}),
-    fixed Where "listen" (Many "ADDRESS") "Address to listen on, instead of --host and --port, which cannot be given as well: 192.0.2.1:80, [2001:db8::1]:80, :80 for every address, unix:/run/weft.sock" $
+    fixed Where "listen" (Many "ADDRESS") "Address to listen on, instead of --host and --port, which cannot be given as well: 192.0.2.1:80, [2001:db8::1]:80, :80 for every address, unix:/run/weft.sock. [::]:80 means every IPv4 address too, unless an IPv4 address with this port is given as well, as 0.0.0.0:80" $
       distinct " cannot both be listened on" overlap listenAddress (\v s -> s {listens = v}),
     fixed Where "https-redirect" (Many "ADDRESS") "Also listen here without TLS, and redirect all requests to HTTPS, except those below /.well-known/acme-challenge/" $
       distinct " cannot both be listened on" overlap listenAddress (\v s -> s {httpsRedirect = v}),
+    fixed Where "socket-mode" (One "MODE") "Permissions of Unix sockets, in octal: who may write to a socket may connect to it, if the folders above it let him through. With 660 that is the user and the group of the server. Sockets of systemd keep theirs (666)" $
+      one fileMode (\v s -> s {socketMode = v}),
     fixed Where "proxy-protocol" (OneOf "WHETHER" (map fst announcements)) "Whether connections begin with a header of the PROXY protocol, version 1 or 2: none, optional or required (none)" $
       one (among announcements) (\v s -> s {proxyProtocol = v}),
-    fixed Where "trusted-proxy" (Many "CIDR") "Addresses of proxies whose X-Forwarded-For fields or PROXY protocol headers are trusted: 10.0.0.0/8, ::1, unix" $
+    fixed Where "trusted-proxy" (Many "CIDR") "Addresses of proxies whose X-Forwarded-For fields or PROXY protocol headers are trusted: 10.0.0.0/8, ::1, unix for whoever connects to a Unix socket" $
       several proxyAddress (\v s -> s {trustedProxies = v}),
     fixed Where "no-http2" Switch "Do not offer HTTP/2" $
       switch (\v s -> s {http2 = not v}),
@@ -203,7 +209,7 @@ table =
       oneOrNone sitePath (\v s -> s {fallback = v}),
     live What "redirect" (Many "RULE") "Redirect a path: '/old=/new' or '/old=/new STATUS' (302). '/old/*=/new/*' redirects all paths with this prefix. A * may only be the last character of the path and of the target (%2A is one of a name). The target may be a URL. Paths are compared as those of files are: decoded, and with one slash for several" $
       distinct " are for the same path" ((==) `on` \r -> (redirectFrom r, redirectPrefix r)) redirectRule (\v s -> s {redirects = v}),
-    live What "compress" Switch "Compress text files of 1 KiB to 1 MiB by gzip, if there is no compressed file beside them" $
+    live What "compress" Switch "Compress text files of 1 KiB to 1 MiB by gzip, if there is no compressed file beside them. The results are kept in memory (--cache): files above an eighth of it are not compressed, and with --cache 0 none is" $
       switch (\v s -> s {compress = v}),
     live What "cors-origin" (Many "ORIGIN") "Allow pages of this origin to read responses, as https://example.org; '*' means every origin" $
       several corsOrigin (\v s -> s {corsOrigins = v}),

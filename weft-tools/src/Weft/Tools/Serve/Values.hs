@@ -13,6 +13,7 @@ module Weft.Tools.Serve.Values
     among,
     filled,
     fileName,
+    fileMode,
 
     -- * Values of HTTP
     headerField,
@@ -33,6 +34,7 @@ module Weft.Tools.Serve.Values
 
     -- * Texts
     utf8,
+    fromUtf8,
   )
 where
 
@@ -42,11 +44,14 @@ import qualified Data.ByteString.Char8 as B
 import qualified Data.CaseInsensitive as CI
 import Data.Char (isAlphaNum, isControl, isDigit, isSpace)
 import Data.Either (isRight)
-import Data.IP (IPRange (..), makeAddrRange)
+import Data.IP (IP (..), IPRange (..), makeAddrRange, toIPv4, toIPv6)
 import Data.List (intercalate, isPrefixOf)
 import qualified Data.Text as T
 import qualified Data.Text.Encoding as T
+import qualified Data.Text.Encoding.Error as T
 import Network.HTTP.Types (Header)
+import Numeric (readOct)
+import System.Posix.Types (FileMode)
 import Text.Read (readMaybe)
 import Weft.Duration (Duration, seconds)
 import Weft.Tools.Http (socketPathFits)
@@ -79,6 +84,12 @@ fileName :: Reader String
 fileName text
   | null text || '/' `elem` text || any isControl text = Left ("expected the name of a file, not " <> show text)
   | otherwise = Right text
+
+-- | Permissions, in octal.
+fileMode :: Reader FileMode
+fileMode text
+  | length text `elem` [3, 4], [(mode, "")] <- readOct text, mode <= 0o777 = Right mode
+  | otherwise = Left ("expected permissions in octal, as 660, not " <> show text)
 
 -- | A field of responses.
 headerField :: Reader Header
@@ -184,11 +195,17 @@ listenAddress text = case text of
       | not (null port), all isDigit port = range 0 65535 port
       | otherwise = Left ("expected a port after the last colon of " <> show text)
 
--- | Whether the system refuses to listen on both. With port 0 it chooses another port for each.
+-- | Whether the system refuses to listen on both. With port 0 it chooses another port for each. Names of hosts are
+-- compared as such.
 overlap :: Listen -> Listen -> Bool
 overlap a b = case (a, b) of
-  (ListenTcp x p, ListenTcp y q) -> p == q && p /= 0 && (x == y || Nothing `elem` [x, y])
+  (ListenTcp x p, ListenTcp y q) -> p == q && p /= 0 && maybe True id (both <$> x <*> y)
   _ -> a == b
+  where
+    both x y = case (readMaybe x, readMaybe y) of
+      (Just (IPv4 u), Just (IPv4 v)) -> u == v || toIPv4 [0, 0, 0, 0] `elem` [u, v]
+      (Just (IPv6 u), Just (IPv6 v)) -> u == v || toIPv6 [0, 0, 0, 0, 0, 0, 0, 0] `elem` [u, v]
+      _ -> x == y
 
 -- | @port@, @host:port@, @[v6]:port@: the host, if it is given, and the port.
 hostAndPort :: Reader (Maybe String, String)
@@ -219,3 +236,7 @@ proxyAddress text
 
 utf8 :: String -> ByteString
 utf8 = T.encodeUtf8 . T.pack
+
+-- | For messages: bytes that are not UTF-8 are replaced.
+fromUtf8 :: ByteString -> String
+fromUtf8 = T.unpack . T.decodeUtf8With T.lenientDecode

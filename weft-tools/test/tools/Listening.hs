@@ -1,0 +1,88 @@
+-- | @weft serve@: the addresses on which it listens. Files of Unix sockets and their permissions, and IPv4 beside IPv6.
+module Listening (tests) where
+
+import Answering (freePort, overUnix)
+import Control.Exception
+import Control.Monad
+import Data.Bits ((.&.))
+import Network.Socket
+import Network.Socket.ByteString (sendAll)
+import Operating (config, inFolder)
+import Program
+import System.Exit (ExitCode (..))
+import System.FilePath ((</>))
+import System.IO (hGetContents, hGetLine)
+import System.Posix.Files (fileID, fileMode, getFileStatus)
+import System.Process (proc, waitForProcess)
+import Test.Tasty
+import Test.Tasty.HUnit hiding (testCase)
+import Weft.Test.Skip (skipUnless, testCase)
+
+tests :: FilePath -> TestTree
+tests program =
+  testGroup
+    "listening"
+    [ testGroup
+        "--listen unix: a socket that is in use stays"
+        [ testCase name . inFolder $ \folder -> do
+            let path = folder </> "socket"
+            withSocketOf kind $ \s -> do
+              bind s (SockAddrUnix path)
+              when (kind /= Datagram) (listen s 0)
+              before <- fileID <$> getFileStatus path
+              full <- if kind == Stream then replicateM 3 (waiting path) else pure []
+              weft program [] ["serve", folder, "--listen", "unix:" <> path] $ \p -> do
+                line <- try (hGetLine (output p)) :: IO (Either IOException String)
+                either (const (pure ())) (assertFailure . ("it serves: " <>)) line
+                out <- hGetContents (errors p)
+                contains out ("cannot listen on unix:" <> path <> ": another " <> part)
+                waitForProcess (process p) >>= (@?= ExitFailure 1)
+              getFileStatus path >>= (@?= before) . fileID
+              mapM_ close full
+          | (name, kind, part) <-
+              [ ("a server whose queue of connections is full", Stream, "server is listening there, and its queue of connections is full"),
+                ("sequenced packets", SeqPacket, "program uses the socket there, which is not a stream socket"),
+                ("datagrams", Datagram, "program uses the socket there, which is not a stream socket")
+              ]
+        ],
+      testCase "--listen unix: every user may connect, whatever the umask; --socket-mode says who may" . inFolder $ \folder -> do
+        let path = folder </> "socket"
+            -- In a shell of its own, since the umask is that of a whole process.
+            serving options = started [] (proc "sh" (["-c", "umask 077; exec \"$0\" \"$@\"", program, "serve", folder, "--listen", "unix:" <> path] <> options))
+            has mode p = do
+              _ <- hGetLine (output p)
+              getFileStatus path >>= (@?= mode) . (.&. 0o777) . fileMode
+              overUnix path (request "GET" "/" "close") >>= answered 200 "<p>home</p>"
+        serving [] (has 0o666)
+        serving ["--socket-mode", "0640"] (has 0o640)
+        config folder ["socket-mode: 0660"]
+        serving ["--config", folder </> "weft.yaml"] (has 0o660),
+      testCase "--socket-mode: wrong values" . inFolder $ \folder -> forM_ ["888", "66", "rw-", "1666"] $ \mode -> do
+        (code, out) <- outcome program [] ["serve", folder, "--socket-mode", mode]
+        code @?= ExitFailure 2
+        contains out "expected permissions in octal, as 660",
+      testCase "[::] is for IPv6 only beside an IPv4 address with its port, and for both alone" . inFolder $ \folder -> do
+        six <- try (withSocketOf6 (const (pure ()))) :: IO (Either IOException ())
+        skipUnless "no IPv6 here" (either (const False) (const True) six)
+        forM_ [["0.0.0.0", "[::]"], ["[::]", "0.0.0.0"], ["127.0.0.1", "[::]"], ["[::]"], [""]] $ \hosts -> do
+          port <- freePort
+          let addresses = concat [["--listen", host <> ":" <> show port] | host <- hosts]
+          outcome program [] (["serve", folder, "--check"] <> addresses) >>= (@?= ExitSuccess) . fst
+          weft program [] (["serve", folder] <> addresses) $ \p -> do
+            _ <- hGetLine (output p)
+            replicateM_ 4 $ do
+              get port "/" >>= answered 200 "<p>home</p>"
+              withSocketOf6 (\s -> connect s (SockAddrInet6 port 0 (0, 0, 0, 1) 0) >> sendAll s (request "GET" "/" "close") >> recvAll s) >>= answered 200 "<p>home</p>",
+      testCase "--check refuses addresses of which one is all of the other's kind" . inFolder $ \folder ->
+        forM_ [["0.0.0.0:80", "127.0.0.1:80"], ["[::1]:80", "[::]:80"], ["[::]:80", "[0:0::]:80"], [":80", "0.0.0.0:80"]] $ \addresses -> do
+          (code, out) <- outcome program [] (["serve", folder, "--check"] <> concat [["--listen", address] | address <- addresses])
+          code @?= ExitFailure 2
+          contains out "cannot both be listened on"
+    ]
+  where
+    withSocketOf kind = bracket (socket AF_UNIX kind defaultProtocol) close
+    withSocketOf6 = bracket (socket AF_INET6 Stream defaultProtocol >>= \s -> s <$ bind s (SockAddrInet6 0 0 (0, 0, 0, 1) 0)) close
+    -- A connection that nobody accepts, or that finds the queue full.
+    waiting path = do
+      s <- socket AF_UNIX Stream defaultProtocol
+      s <$ (try (connect s (SockAddrUnix path)) :: IO (Either IOException ()))
