@@ -13,8 +13,9 @@
 -- > main = withStatic defaultStaticSettings "public" $ \static -> run 8080 (staticApp static)
 --
 -- Nothing outside of the folder is served, neither by @..@ in any encoding nor through a symbolic link to the outside
--- (openat2(2), @RESOLVE_BENEATH@). Where the kernel has no openat2, no symbolic link is followed. Files whose names
--- begin with a dot are not served either, except those in @.well-known@.
+-- (openat2(2), @RESOLVE_BENEATH@). A symbolic link whose target is an absolute path counts as one to the outside, even if
+-- it leads to a file of the folder. Such links get the status 403. Where the kernel has no openat2, no symbolic link is
+-- followed. Files whose names begin with a dot are not served either, except those in @.well-known@.
 --
 -- The application can be mounted below a path, by servant's @Raw@ or wai-extra's @mapUrls@ for example: 'staticApp' says
 -- how.

@@ -82,6 +82,8 @@ notes =
       <> "(folder, certificate, key, and those under 'What is served'), which override all others: 'none' turns off the fallback or basic-auth of the whole file. "
       <> "A request for another host gets the settings of the whole file, or 421 if these have no folder. A host without a folder only redirects. "
       <> "A certificate of one host makes the whole server speak HTTPS.",
+    "Symbolic links below the folder are followed as long as they lead to something below it and their targets are relative. "
+      <> "Others, also absolute ones to a file of the folder, get the status 403 and are not in listings.",
     "SIGHUP reads the file again, with its folders, hosts and passwords, reopens the log and reloads the certificates. If the file has an error, the settings stay as they were. "
       <> "A certificate that cannot be loaded is named and stays as it was; the others are replaced. The server reports settings that need a restart.",
     "SIGTERM and Ctrl-C shut the server down: it accepts no new connections, finishes requests in progress for at most --drain seconds, and exits with 0. "
