@@ -181,7 +181,7 @@ table =
       distinct " cannot both be listened on" overlap listenAddress (\v s -> s {listens = v}),
     fixed Where "https-redirect" (Many "ADDRESS") "Also listen here without TLS, and redirect all requests to HTTPS, except those below /.well-known/acme-challenge/" $
       distinct " cannot both be listened on" overlap listenAddress (\v s -> s {httpsRedirect = v}),
-    fixed Where "socket-mode" (One "MODE") "Permissions of Unix sockets, in octal: who may write to a socket may connect to it, if the folders above it let him through. With 660 that is the user and the group of the server. Sockets of systemd keep theirs (666)" $
+    fixed Where "socket-mode" (One "MODE") "Permissions of Unix sockets, in octal: users who may write to a socket and enter its folder may connect to it. With 660 these are the user and the group of the server. Sockets of systemd keep theirs (666)" $
       one fileMode (\v s -> s {socketMode = v}),
     fixed Where "proxy-protocol" (OneOf "WHETHER" (map fst announcements)) "Whether connections begin with a header of the PROXY protocol, version 1 or 2: none, optional or required (none)" $
       one (among announcements) (\v s -> s {proxyProtocol = v}),
