@@ -135,7 +135,7 @@ performThen d dir deadline op next = mask_ (again >>= next)
         Nothing -> do
           stamp <- waitToken d dir deadline
           -- See Note [Woken and interrupted].
-          allowInterrupt `onException` when (stamp /= tooLate) passOn
+          allowInterrupt `onException` tryPutMVar (token rd dir) unstamped
           if stamp == unstamped
             then try
             else if stamp == tooLate then lastTry else noteWoken d stamp >> try
