@@ -7,10 +7,11 @@ where
 
 import qualified Spec.Chains
 import qualified Spec.Peers
+import qualified Spec.Sessions
 import qualified Spec.Tls
 import qualified Spec.Validation
 import Test.Tasty hiding (defaultMain)
 import Weft.Test.Main (defaultMain)
 
 main :: IO ()
-main = defaultMain (localOption (mkTimeout 280000000) (testGroup "tls" [Spec.Tls.tests, Spec.Peers.tests, Spec.Chains.tests, Spec.Validation.tests]))
+main = defaultMain (localOption (mkTimeout 280000000) (testGroup "tls" [Spec.Tls.tests, Spec.Peers.tests, Spec.Chains.tests, Spec.Sessions.tests, Spec.Validation.tests]))
