@@ -10,8 +10,8 @@ module Weft.Http.Admission
   )
 where
 
-import Control.Exception (mask_, onException)
-import Control.Monad (filterM, unless, when)
+import Control.Exception (mask_)
+import Control.Monad (filterM, when)
 import Data.Bits (shiftL, (.|.))
 import Data.IORef
 import Data.List (sortOn)
@@ -32,40 +32,35 @@ data Admission = Admission !(IORef Int) !(IORef (Map.Map Word64 Int))
 newAdmission :: IO Admission
 newAdmission = Admission <$> newIORef 0 <*> newIORef Map.empty
 
--- | Count a connection if there is room for it or room can be made. If there are too many, all connections are examined
--- and up to 1 in 64 of the idle ones are ended, those with the least share of their time left first. Linear in the
--- number of connections, but only once for each 1 in 64 of them. To be called masked; each counted connection has to
--- 'departEntry', or to 'depart' before it has an entry.
+-- | Count a connection if there is room for it or room can be made; one that is refused never counts, as it would take
+-- the room of others for a moment. If there are too many, all connections are examined and up to 1 in 64 of the idle ones
+-- are ended, those with the least share of their time left first. Linear in the number of connections, but only once for
+-- each 1 in 64 of them. To be called masked; each counted connection has to 'departEntry', or to 'depart' before it has
+-- an entry.
 admit :: Limits -> Admission -> [Table] -> IO Bool
-admit limits admission@(Admission total _) tables = do
-  count <- atomicModifyIORef' total (\n -> (n + 1, n + 1))
-  room <- if limitConnections limits > 0 && count > limitConnections limits then makeRoom `onException` depart admission else pure True
-  room <$ unless room (depart admission)
+admit limits admission@(Admission total _) tables = countOr makeRoom
   where
     most = limitConnections limits
     batch = batchOf limits
+    countOr refused = do
+      room <- atomicModifyIORef' total (\n -> if most <= 0 || n < most then (n + 1, True) else (n, False))
+      if room then pure True else refused
     makeRoom = do
       at <- now
       idle <- filterM (stillCounts . snd) . concat =<< mapM (idleEntries limits at) tables
-      ended <- evicting (map snd (take batch (sortOn fst idle)))
-      count <- readIORef total
-      case idle of
-        _ | ended || count <= most -> pure True
-        [] -> pure False
-        -- Others have evicted these, or they have received a request.
-        _ -> makeRoom
+      evicting (map snd (take batch (sortOn fst idle)))
+      -- Others may have evicted these or taken the room, and these may have received a request: there may be more.
+      countOr (if null idle then pure False else makeRoom)
     stillCounts entry = (== counted) <$> readWord (entryCells entry) cellAdmission
     -- Other threads may evict at the same time. All stop when there is room for a batch.
-    evicting [] = pure False
+    evicting [] = pure ()
     evicting (entry : entries) = do
       count <- readIORef total
-      if count + batch <= most + 1
-        then pure False
-        else do
-          told <- evict entry
-          before <- if told then casWord (entryCells entry) cellAdmission counted uncounted else pure uncounted
-          when (before == counted) (depart admission)
-          ((before == counted) ||) <$> evicting entries
+      when (count + batch > most) $ do
+        told <- evict entry
+        before <- if told then casWord (entryCells entry) cellAdmission counted uncounted else pure uncounted
+        when (before == counted) (depart admission)
+        evicting entries
 
 -- | The number of connections that are evicted at once.
 batchOf :: Limits -> Int
