@@ -194,8 +194,8 @@ doctor program =
         (code, out) <- outcome program [] ["doctor"]
         code @?= ExitSuccess
         forM_ ["back end epoll", "back end io_uring", "back end poll"] $ \part -> assertBool out (part `isInfixOf` out),
-      testCase "without an argument, options of its own are not judged" $ do
-        (code, out) <- outcome program [] ["doctor", "+RTS", "-A128k", "-N1", "-RTS"]
+      testCase "without an argument, the options in GHCRTS are not judged" $ do
+        (code, out) <- outcome program [("GHCRTS", "-A128k -N1")] ["doctor"]
         code @?= ExitSuccess
         forM_ ["128 KiB a capability", "[!]  capabilities", "[!]  allocation area"] $ \part -> assertBool out (not (part `isInfixOf` out)),
       testCase "an unknown back end" $ do
