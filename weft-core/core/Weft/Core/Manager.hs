@@ -71,6 +71,7 @@ import Weft.Core.Time (Instant (..), never)
 import qualified Weft.Core.Time as Time
 import Weft.Core.Timer
 import Weft.Core.Timers
+import Weft.Core.UseCount (Shut (StillUsed), UseCount (..), acquire, release, shut)
 import Weft.Core.Wake
 import Weft.Sys
 
@@ -100,9 +101,11 @@ data Manager = Manager
     managerEventLog :: !EventLog,
     -- | Which of a program's dispatchers it is, from zero; -1 for one that the program made itself.
     managerIndex :: !Int,
-    -- | Word 0: the state above, changed by compare-and-swap. 'wordSignalling': the number of threads in 'unlessFinished';
-    -- 'finish' waits for them before it closes the back end. 'wordTurn': whether the runner is in a turn, or in 'loop'.
+    -- | Word 0: the state above, changed by compare-and-swap. 'wordTurn': whether the runner is in a turn, or in 'loop'.
     managerState :: !AtomicWords,
+    -- | The threads that use the back end. The last one fills the variable if 'finish' waits for it.
+    managerUse :: !UseCount,
+    managerUnused :: !(MVar ()),
     -- | The process image that made it ('forkGeneration'); a forked child must not use it.
     managerGeneration :: !Int,
     -- | The thread that runs it, written by 'initialize'; and the thread that is in 'finish', written by that thread.
@@ -113,15 +116,12 @@ data Manager = Manager
     managerFinished :: !(MVar ())
   }
 
-stateIdle, stateRunning, stateStopping, stateFinished :: Int
+stateIdle, stateRunning, stateStopping, stateFinished, wordTurn :: Int
 stateIdle = 0
 stateRunning = 1
 stateStopping = 2
 stateFinished = 3
-
-wordSignalling, wordTurn :: Int
-wordSignalling = 1
-wordTurn = 2
+wordTurn = 1
 
 -- | A manager over a timer queue and a back end, which it owns from now on; the last argument makes it ('reserving'). The
 -- function gets each timer that is pending when the manager is stopped; the back end's descriptors are closed then.
@@ -137,14 +137,16 @@ newManager index registry queue orphaned makeBackend = do
   lateness <- newHistogram
   heartbeat <- newHeartbeat index
   eventLog <- openEventLog
-  state <- newAtomicWords 3
+  state <- newAtomicWords 2
+  users <- (\ws -> UseCount ws 0 0) <$> newAtomicWords 1
+  unused <- newEmptyMVar
   generation <- forkGeneration
   runner <- newRef Nothing
   finisher <- newRef Nothing
   external <- newRef (\_ _ -> pure ())
   finished <- newEmptyMVar
   let owner = TimerOwner (onCancelled m) orphaned
-      m = Manager backend registry timers owner wake hint counters latency lateness heartbeat eventLog index state generation runner finisher external finished
+      m = Manager backend registry timers owner wake hint counters latency lateness heartbeat eventLog index state users unused generation runner finisher external finished
   pure m
   where
     onCancelled m = do
@@ -291,9 +293,8 @@ sleep m !watched = do
   if not ok
     then pure 0
     else do
-      -- This read has to come first. On ARM a plain read, such as that of the inbox, may be done before other cores see
-      -- an earlier compare-and-swap, but not before an earlier atomic read; and an atomic read is not done before an
-      -- earlier compare-and-swap is seen.
+      -- First: on ARM a plain read, such as that of the inbox, may be done before other cores see an earlier
+      -- compare-and-swap, but not before an earlier atomic read; and that is not done before they see it.
       state <- readWord (managerState m) 0
       news <- hasNews (managerTimers m)
       found <-
@@ -376,10 +377,11 @@ signalIf m False = countShared (managerCounters m) WakeupsSaved
 -- | Use the back end, from any thread, masked, unless it is closed; it is not closed meanwhile.
 unlessFinished :: Manager -> IO () -> IO ()
 unlessFinished m act = do
-  _ <- addWord (managerState m) wordSignalling 1
-  state <- readWord (managerState m) 0
-  outcome <- attempt (unless (state == stateFinished) act)
-  addWord (managerState m) wordSignalling (-1) >> outcome
+  open <- acquire (managerUse m)
+  when open $ do
+    outcome <- attempt act
+    release (managerUse m) >>= \final -> when final (putMVar (managerUnused m) ())
+    outcome
 
 -- | Tell the runner to stop, without waiting for it. A manager that no thread runs is finished at once. Masked: only the
 -- thread that changes the state wakes the runner, or finishes the manager.
@@ -414,7 +416,9 @@ finish m = uninterruptibleMask_ $ do
   when (found == stateStopping) $ do
     myThreadId >>= writeRef (managerFinisher m) . Just
     orphans <- takeRegistrations (managerRegistry m) m
-    letSignallersPass
+    -- Not by yielding until it is unused: beside a thread that yields again and again, GHC may leave a bound thread that
+    -- has become runnable, as a user may be, without a capability until the next collection.
+    shut (managerUse m) >>= \before -> when (before == StillUsed) (takeMVar (managerUnused m))
     releasing (managerRegistry m) (backendDescriptors (managerBackend m)) (backendClose (managerBackend m))
     dropHeartbeat (managerHeartbeat m)
     wakeReadiness (managerRegistry m)
@@ -422,10 +426,6 @@ finish m = uninterruptibleMask_ $ do
     takeAll (managerTimers m) >>= mapM_ orphanTimer
     writeRef (managerFinisher m) Nothing
     void (tryPutMVar (managerFinished m) ())
-  where
-    letSignallersPass = do
-      signalling <- readWord (managerState m) wordSignalling
-      unless (signalling == 0) (yield >> letSignallersPass)
 
 -- | In a forked child: close the descriptors of a manager of the parent, without changing the kernel objects.
 discard :: Manager -> IO ()

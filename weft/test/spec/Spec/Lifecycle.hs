@@ -59,6 +59,14 @@ tests =
       -- parallel collector on a busy machine" in doc/rationale/ghc.md.
       testCase "the managers are stopped under load" . within 50 "stopping" $
         whileLoaded $ \progress -> replicateM_ (times 10) (stopManagers >> progress),
+      testCase "capabilities come and go while a bound thread stops the managers" . within 50 "the changes" $
+        whileLoaded $ \progress -> runInBoundThread $ do
+          before <- getNumCapabilities
+          forM_ [1 .. times 60] $ \i -> do
+            changeCapabilities (1 + i `mod` 4)
+            replicateM_ 5 (stopManagers >> threadDelay 500)
+          changeCapabilities before
+          progress,
       test "stopping the managers is interrupted: all of them end" . replicateM_ (times 30) $ do
         n <- getNumCapabilities
         forM_ [0 .. n - 1] (\cap -> onCapability cap (threadDelay 1))
