@@ -62,7 +62,7 @@ tests =
       testCase "capabilities come and go while a bound thread stops the managers" . within 50 "the changes" $
         whileLoaded $ \progress -> runInBoundThread $ do
           before <- getNumCapabilities
-          forM_ [1 .. times 60] $ \i -> do
+          forM_ [1 .. times 25] $ \i -> do
             changeCapabilities (1 + i `mod` 4)
             replicateM_ 5 (stopManagers >> threadDelay 500)
           changeCapabilities before
