@@ -22,6 +22,7 @@ module Simulation.Run
     -- * The ordinary choice
     ordered,
     onward,
+    gaveWay,
   )
 where
 

@@ -22,9 +22,11 @@ where
 import Control.Monad
 import Data.Bits
 import "base" Data.IORef
+import qualified Data.IntMap.Strict as IntMap
 import qualified Data.IntSet as IntSet
 import Data.List (foldl')
 import Data.Maybe (fromMaybe, isJust, isNothing)
+import Data.Word (Word64)
 import Simulation.Run
 import Simulation.World
 
@@ -134,49 +136,116 @@ interrupts before able c = case ordered before able of
   (t, _) : _ -> c /= t
   [] -> False
 
--- | Run random schedules: the first number is the first seed, the second the number of seeds. Equal
--- seeds make equal choices. Even seeds interrupt rarely.
+-- | Run random schedules: the first number is the first seed, the second the number of seeds. Equal seeds make equal
+-- choices. Of four seeds in a row, one chooses among the threads with equal probability at each step, one mostly
+-- continues with the same thread, and two run the threads by random priorities ('byPriority').
 sample :: Int -> Int -> IO Scenario -> IO Explored
-sample seed runs make = ordinarilyLearnt make >>= go 0
+sample seed runs make = ordinaryRun make >>= go 0
   where
-    go !n known
+    go !n ordinary
       | n >= runs = pure (AllHold n)
       | otherwise = do
-        outcome <- seededFrom known (seed + n) make
+        outcome <- seededFrom ordinary (seed + n) make
         case outcomeFault outcome of
           Just why -> pure (Broken (map fst (outcomeChoices outcome)) why (n + 1))
-          Nothing -> go (n + 1) known
+          Nothing -> go (n + 1) ordinary
 
--- | The shared objects that the ordinary schedule finds. The run of each seed begins with them.
-ordinarilyLearnt :: IO Scenario -> IO IntSet.IntSet
-ordinarilyLearnt make = runSchedule make [] >> readIORef learnt
+-- | What random schedules take from the ordinary one.
+data Ordinary = Ordinary
+  { -- | The shared objects that it finds. The run of each seed begins with them.
+    ordinaryShared :: IntSet.IntSet,
+    -- | The number of steps of each thread, and of the clock.
+    ordinarySteps :: [(Int, Int)]
+  }
+
+ordinaryRun :: IO Scenario -> IO Ordinary
+ordinaryRun make = do
+  outcome <- runSchedule make []
+  shared <- readIORef learnt
+  pure (Ordinary shared (IntMap.toList (IntMap.fromListWith (+) [(t, 1) | Ran _ _ t <- outcomeMoves outcome])))
 
 -- | Run the schedule of a seed. It does not depend on earlier searches.
 seeded :: Int -> IO Scenario -> IO Outcome
-seeded seed make = ordinarilyLearnt make >>= \known -> seededFrom known seed make
+seeded seed make = ordinaryRun make >>= \ordinary -> seededFrom ordinary seed make
 
-seededFrom :: IntSet.IntSet -> Int -> IO Scenario -> IO Outcome
-seededFrom known seed make = (writeIORef learnt known >>) . settled $ do
-  state <- newIORef (scramble (scramble (seed * 2 + 1)))
-  let draw k = do
-        s <- readIORef state
-        let s' = lcg s
-        writeIORef state s'
-        pure ((s' `div` 65536) `mod` k)
-      rarely = even seed
-      thread before able = do
-        stay <- if rarely then (> 0) <$> draw 8 else pure False
-        let order = ordered before able
-        if stay then pure (Just (fst (firstOf order))) else Just . fst . (able !!) <$> draw (length able)
+seededFrom :: Ordinary -> Int -> IO Scenario -> IO Outcome
+seededFrom ordinary seed make = (writeIORef learnt (ordinaryShared ordinary) >>) . settled $ do
+  state <- newIORef (fromIntegral seed)
+  let draw :: Int -> IO Int
+      draw k = do
+        modifyIORef' state (+ 0x9e3779b97f4a7c15)
+        drawn <- mixed <$> readIORef state
+        pure (fromIntegral (drawn `mod` fromIntegral k))
+      evenly _ able = fst . (able !!) <$> draw (length able)
+      rarely before able = do
+        stay <- (> 0) <$> draw 8
+        if stay then pure (fst (able !! onward before able)) else evenly before able
       answer k = do
-        ordinary <- (> 0) <$> draw 4
-        if ordinary then pure 0 else draw k
-  run make (Steering thread answer)
+        usual <- (> 0) <$> draw 4
+        if usual then pure 0 else draw k
+  thread <- case seed `mod` 4 of
+    0 -> pure rarely
+    1 -> pure evenly
+    _ -> byPriority draw (ordinarySteps ordinary) evenly
+  run make (Steering (\before able -> Just <$> thread before able) answer)
+
+-- | The output function of SplitMix (Steele, Lea and Flood 2014). The seeds of a search are consecutive numbers, and
+-- their choices have to be independent.
+mixed :: Word64 -> Word64
+mixed = times 31 1 . times 27 0x94d049bb133111eb . times 30 0xbf58476d1ce4e5b9
   where
-    firstOf (t : _) = t
-    firstOf [] = error "Simulation.seeded"
-    scramble = lcg . (+ 1013904223)
-    lcg x = (x * 6364136223846793005 + 1442695040888963407) .&. 0x7fffffffffffffff
+    times by factor z = (z `xor` shiftR z by) * factor
+
+-- | Probabilistic concurrency testing (Burckhardt, Kothari, Musuvathi and Nagarakatte 2010): each thread has a random
+-- priority, and the thread of the highest priority runs. At one to three change points the priority of the running
+-- thread is lowered, below all that has not been lowered. So a thread may stand still for as long as others can
+-- continue, which the other random schedules reach with a probability that falls exponentially with the number of their
+-- steps.
+--
+-- Differences from the paper:
+--
+--  * A change point is a random step of a random thread, not a random step of the run: a short thread is stopped
+--    between two given steps as easily if others take many steps.
+--  * A thread that yields, or has run for long ('gaveWay'), gets the lowest priority, so a thread that polls does not
+--    keep the others from what it waits for.
+--  * After three times as many steps as the ordinary schedule has, the choice is that of the last argument, since
+--    threads that wake each other for ever would keep a third one from ending them.
+--
+-- The first two arguments draw a number below the given one, and are the number of steps of each thread.
+byPriority :: (Int -> IO Int) -> [(Int, Int)] -> (Int -> [(Int, Access)] -> IO Int) -> IO (Int -> [(Int, Access)] -> IO Int)
+byPriority draw lengths afterwards = do
+  points <-
+    draw 3 >>= \more -> forM [0 .. more] $ \level -> do
+      (thread, len) <- (lengths !!) <$> draw (length lengths)
+      -- In another schedule the thread may take more steps.
+      at <- (+ 1) <$> draw (len + len `div` 4)
+      pure ((thread, at), level)
+  priorities <- newIORef IntMap.empty
+  taken <- newIORef IntMap.empty
+  lowest <- newIORef (0 :: Int)
+  total <- newIORef (0 :: Int)
+  let demote t = do
+        modifyIORef' lowest (subtract 1)
+        readIORef lowest >>= modifyIORef' priorities . IntMap.insert t
+      -- Above the levels of the change points.
+      meet t = do
+        known <- IntMap.member t <$> readIORef priorities
+        unless known $ draw 1000000 >>= modifyIORef' priorities . IntMap.insert t . (+ length points)
+      highest able = do
+        known <- readIORef priorities
+        pure (snd (maximum [(known IntMap.! t, t) | (t, _) <- able]))
+      choose before able = do
+        mapM_ (meet . fst) able
+        forM_ [t | (t, _) <- able, t == gaveWay before] demote
+        t <- highest able
+        steps <- maybe 1 (+ 1) . IntMap.lookup t <$> readIORef taken
+        modifyIORef' taken (IntMap.insert t steps)
+        forM_ (lookup (t, steps) points) (modifyIORef' priorities . IntMap.insert t)
+        pure t
+  pure $ \before able -> do
+    n <- readIORef total
+    writeIORef total $! n + 1
+    if n < 3 * sum (map snd lengths) then choose before able else afterwards before able
 
 -- What was found ------------------------------------------------------------------------------
 

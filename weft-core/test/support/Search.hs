@@ -14,6 +14,7 @@ module Search
     holdsOnArmAtRandom,
     isFound,
     isFoundWithin,
+    isFoundAtRandom,
     isFoundOnArm,
     large,
   )
@@ -127,6 +128,10 @@ large test = do
 -- | Some schedule with at most the given number of departures breaks the scenario, and so does the shortened schedule.
 isFoundWithin :: Int -> TestName -> IO Scenario -> TestTree
 isFoundWithin bound name scenario = testCaseSteps name (\say -> found say scenario (exploreWithin bound))
+
+-- | One of the given number of random schedules, from seed 1 on, breaks the scenario, and so does the shortened schedule.
+isFoundAtRandom :: Int -> TestName -> IO Scenario -> TestTree
+isFoundAtRandom runs name scenario = testCaseSteps name (\say -> found say scenario (sample 1 runs))
 
 found :: (String -> IO ()) -> IO Scenario -> (IO Scenario -> IO Explored) -> Assertion
 found say scenario search = do

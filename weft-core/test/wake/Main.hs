@@ -7,6 +7,7 @@ module Main (main) where
 import FileRingScenario (fileRingTests)
 import ManagerScenario (managerTests)
 import ReadinessScenario (channelTests)
+import SearchScenario (searchTests)
 import Test.Tasty hiding (defaultMain)
 import TimersScenario (timersTests)
 import WakeScenario (wakeTests)
@@ -19,4 +20,4 @@ main = do
   timers <- timersTests
   manager <- managerTests
   fileRing <- fileRingTests
-  defaultMain (testGroup "interleavings" [wake, channel, timers, manager, fileRing])
+  defaultMain (testGroup "interleavings" [searchTests, wake, channel, timers, manager, fileRing])
