@@ -195,7 +195,7 @@ raisePending a = do
   pending <- readIORef (agentPending a)
   case pending of
     [] -> pure ()
-    e : rest -> do
+    (_, e) : rest -> do
       writeIORef (agentPending a) rest
       note "takes the exception"
       running <- readIORef current
@@ -264,7 +264,7 @@ start w number body = do
   when (number > 30) (throwIO (userError "Simulation: a scenario has at most 31 threads"))
   agent <-
     Agent number <$> newEmptyMVar
-      <*> newIORef (Just (Stop (pure True) maxBound Anything "begins" Runs))
+      <*> newIORef (Just begins)
       <*> newIORef AllIn
       <*> newIORef []
       <*> newIORef 0
@@ -274,11 +274,14 @@ start w number body = do
     over <- readIORef current
     case over of
       Over -> pure ()
-      _ -> try body >>= either failed pure
+      _ -> try (received agent >> body) >>= either failed pure
     writeIORef (agentWaits agent) Nothing
     putMVar (worldBack w) Stopped
   pure agent
   where
+    begins = Stop (pure True) maxBound Anything "begins" Runs
+    -- An exception may arrive before the body has installed a handler.
+    received agent = isInterrupted agent begins >>= \interrupted -> when interrupted (raisePending agent)
     failed :: SomeException -> IO ()
     failed e
       | Just RunIsOver <- fromException e = pure ()
@@ -300,30 +303,53 @@ agentOf n = do
     Inside w _ -> fmap ((,) w) . find ((== n) . agentNumber) <$> readIORef (worldAgents w)
     _ -> pure Nothing
 
--- | Throw an exception to another thread, and wait until that thread has received it or has ended.
+-- | Like the run-time system's @throwTo@. Thrown at the calling thread, the exception is raised at once in each masking
+-- state. Otherwise the thread waits until the target has received the exception or has ended. It can be interrupted
+-- meanwhile, and the target then does not receive the exception.
 throwTo' :: Int -> SomeException -> IO ()
 throwTo' n e = do
-  throwSoon n e
-  target <- agentOf n
-  forM_ target $ \(_, a) ->
-    blockOn
-      ((||) <$> (null <$> readIORef (agentPending a)) <*> (isNothing <$> readIORef (agentWaits a)))
-      Anything
-      "waits until the exception is taken"
+  self <- currentThread
+  if n == self
+    then touch Anything "throws at itself" >> throwIO e
+    else throwAt n e >>= mapM_ wait
+  where
+    wait (target, number) =
+      blockOn
+        ((||) <$> (notElem number . map fst <$> readIORef (agentPending target)) <*> hasEnded target)
+        Anything
+        "waits until the exception is taken"
+        `onException` modifyIORef' (agentPending target) (filter ((/= number) . fst))
 
 -- | Throw an exception to another thread without waiting until it is received.
 throwSoon :: Int -> SomeException -> IO ()
-throwSoon n e = do
+throwSoon n e = void (throwAt n e)
+
+-- | A step that makes an exception pending in a thread. Returns the thread and the number of the exception, unless the
+-- thread has ended.
+throwAt :: Int -> SomeException -> IO (Maybe (Agent, Int))
+throwAt n e = do
   touch Anything ("throws at thread " <> show n)
-  target <- agentOf n
-  forM_ target $ \(w, a) -> do
-    modifyIORef' (worldUsed w) (IntMap.insert (victim n) 15)
-    ended <- isNothing <$> readIORef (agentWaits a)
-    unless ended (modifyIORef' (agentPending a) (<> [e]))
+  found <- agentOf n
+  case found of
+    Nothing -> pure Nothing
+    Just (w, target) -> do
+      modifyIORef' (worldUsed w) (IntMap.insert (victim n) 15)
+      over <- hasEnded target
+      if over then pure Nothing else Just . (,) target <$> pend w target e
+
+hasEnded :: Agent -> IO Bool
+hasEnded a = isNothing <$> readIORef (agentWaits a)
+
+-- | Make an exception pending. Returns its number.
+pend :: World -> Agent -> SomeException -> IO Int
+pend w target e = do
+  number <- readIORef (worldThrown w)
+  writeIORef (worldThrown w) $! number + 1
+  number <$ modifyIORef' (agentPending target) ((number, e) :)
 
 -- | Make an exception pending in the running thread: it is raised when exceptions are next unmasked.
 postpone :: SomeException -> IO ()
-postpone e = currentThread >>= agentOf >>= mapM_ (\(_, a) -> modifyIORef' (agentPending a) (<> [e]))
+postpone e = currentThread >>= agentOf >>= mapM_ (\(w, a) -> pend w a e)
 
 getMasking :: IO Masking
 getMasking = currentThread >>= agentOf >>= maybe (pure AllIn) (readIORef . agentMasking . snd)

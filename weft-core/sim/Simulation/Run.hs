@@ -117,7 +117,7 @@ run make steering = do
   known <- readIORef learnt
   agentsRef <- newIORef []
   back <- newEmptyMVar
-  w <- World agentsRef back <$> newIORef 0 <*> newIORef False <*> pure known <*> newIORef IntMap.empty <*> newIORef 0 <*> newIORef [] <*> newIORef strongMemory <*> newIORef Nothing
+  w <- World agentsRef back <$> newIORef 0 <*> newIORef False <*> pure known <*> newIORef IntMap.empty <*> newIORef 0 <*> newIORef [] <*> newIORef strongMemory <*> newIORef 0 <*> newIORef Nothing
   modifyIORef' runsMade (+ 1)
   writeIORef current (SettingUp w)
   scenario <- make

@@ -85,7 +85,9 @@ data Agent = Agent
     -- | The operation before which it has stopped; 'Nothing' if it has ended.
     agentWaits :: IORef (Maybe Stop),
     agentMasking :: IORef Masking,
-    agentPending :: IORef [SomeException],
+    -- | The exceptions that others have thrown at it and it has not received, newest first, each with its number in the
+    -- run. The run-time system raises the newest one first, too.
+    agentPending :: IORef [(Int, SomeException)],
     -- | The number of objects it has made.
     agentMade :: IORef Int,
     -- | How many operations in a row were no scheduling points.
@@ -137,6 +139,8 @@ data World = World
     worldStory :: IORef [String],
     -- | For each thread, the writes of others that its reads must see.
     worldMemory :: IORef Memory,
+    -- | The number of exceptions that threads have thrown at each other.
+    worldThrown :: IORef Int,
     -- | The exception that ended a thread, unless it was asynchronous.
     worldFailure :: IORef (Maybe String)
   }
