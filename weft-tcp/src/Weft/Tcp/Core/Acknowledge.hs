@@ -42,7 +42,7 @@ acknowledgeSegment :: Env -> Pos -> Segment -> Conn -> Conn
 acknowledgeSegment env at s c0
   -- Nothing is outstanding, so only the window can change. This is the case for each segment of a stream that the peer
   -- sends.
-  | acked == una && outstanding c0 == 0 && null (sackBlocks (options s)) = updateWindow env at acked s c0
+  | acked == una && outstanding c0 == 0 && null (sackBlocks (options s)) = updateWindow at acked s c0
   | nothingNew = windowUpdated
   | otherwise = rearm (recoverWith env progress (measure windowUpdated))
   where
@@ -69,11 +69,11 @@ acknowledgeSegment env at s c0
       | newly > 0 = snd0 {sndUna = acked, sndBuffer = dropTo acked (sndBuffer snd0)}
       | otherwise = snd0
     -- RFC 5681, section 2: a duplicate has no data, no FIN, repeats the last acknowledgment and does not change the
-    -- window. The answers to probes of a zero window look the same, and report no loss.
+    -- window. The answers to probes of a closed window look the same, and report no loss.
     duplicate =
-      sndWnd snd0 > 0 && newly == 0 && acked == una && outstanding c0 > 0 && payloadLength s == 0 && not (has fin (flags s)) && not (has syn (flags s))
+      windowIsOpen c0 && newly == 0 && acked == una && outstanding c0 > 0 && payloadLength s == 0 && not (has fin (flags s)) && not (has syn (flags s))
         && scaledWindow c0 s == sndWnd snd0
-    windowUpdated = updateWindow env at acked s c1
+    windowUpdated = updateWindow at acked s c1
     nothingNew = newly == 0 && null everything && not duplicate && not isDsack
     progress =
       Progress
@@ -123,16 +123,21 @@ acknowledgeSegment env at s c0
 
 -- | Take the window from the segment that the peer sent last (RFC 9293: SND.WL1, SND.WL2). When a closed window opens,
 -- data that was sent as a probe is retransmitted at once.
-updateWindow :: Env -> Pos -> Pos -> Segment -> Conn -> Conn
-updateWindow env at acked s c
-  | newer && wnd == 0 && sndWnd snd' > 0 = c {sendSide = updated, timers = (timers c) {probeAt = never}}
+updateWindow :: Pos -> Pos -> Segment -> Conn -> Conn
+updateWindow at acked s c
   | newer && sndWnd snd' == 0 && wnd > 0 =
-    modifyRtt progressed (modifyLoss (\l -> l {board = markAllLost (board l)}) c {sendSide = updated, timers = (timers c) {retransmitAt = never, stalledSince = never}})
+    modifyRtt progressed (modifyLoss (\l -> l {board = markLostFrom (offeredEdge c) (board l)}) c {sendSide = updated, timers = (timers c) {retransmitAt = never, stalledSince = never}})
   | newer = c {sendSide = updated}
   | otherwise = c
   where
     snd' = sendSide c
     wnd = scaledWindow c s
     newer = acked >= sndUna snd' && (sndWl1 snd' < at || (sndWl1 snd' == at && sndWl2 snd' <= acked))
-    updated = snd' {sndWnd = wnd, sndMaxWnd = max wnd (sndMaxWnd snd'), sndWl1 = at, sndWl2 = acked}
-    _ = env
+    updated =
+      snd'
+        { sndWnd = wnd,
+          sndEdge = if outstanding c == 0 then acked else offeredEdge c,
+          sndMaxWnd = max wnd (sndMaxWnd snd'),
+          sndWl1 = at,
+          sndWl2 = acked
+        }

@@ -71,12 +71,11 @@ emitAck env c0 = (modifyReceive (\r -> r {dsack = Nothing}) c, s {options = (opt
         take (maxSackBlocks (useTimestamps (agreed c0))) $
           [SackBlock (wrap a) (wrap b) | (a, b) <- maybe id (:) (dsack r0) ranges]
 
--- | The position of a segment without data: SND.NXT. While the peer's window is zero it is SND.UNA, because what was
--- sent to probe the window lies outside of it, and the peer would not accept an acknowledgment or a reset behind that
--- (RFC 9293, section 3.10.7.4).
+-- | The position of a segment without data: SND.NXT, but within the window. What was sent to probe a closed window lies
+-- outside of it, and the peer would not accept an acknowledgment or a reset behind that (RFC 9293, section 3.10.7.4).
 positionWithoutData :: Conn -> Pos
 positionWithoutData c
-  | sndWnd s == 0 && isSynchronized (state c) = sndUna s
+  | isSynchronized (state c) = min (sndNxt s) (offeredEdge c)
   | otherwise = sndNxt s
   where
     s = sendSide c

@@ -79,7 +79,7 @@ sendLost env c sent = case firstLost (board (loss c)) of
     where
       mss = sendMss c
       room = congestionRoom c
-      windowRoom = sndUna (sendSide c) + sndWnd (sendSide c) - from
+      windowRoom = offeredEdge c - from
       whole = if room >= mss then room `div` mss * mss else room
       size = minimum [sentEnd s - from, mostAtOnce env c, whole, windowRoom]
   Nothing -> (c, sent)
@@ -164,7 +164,7 @@ settleTimers env c
     retransmit = if retransmitAt t == never then now env `after` timeoutNow (config env) (rtt c) else retransmitAt t
     stalled = if stalledSince t == never then now env else stalledSince t
     probing
-      | sndWnd (sendSide c) == 0 = never
+      | not (windowIsOpen c) = never
       | otherwise = case probeTimeout env c of
         Nothing -> never
         Just wait

@@ -115,6 +115,7 @@ rests c =
     && dataEnd c == sndNxt s
     && bufferLength (sndBuffer s) == 0
     && not (finQueued s)
+    && sndEdge s <= sndUna s + sndWnd s
     && sndUp s <= sndNxt s
     -- No unread data, and no pending acknowledgment.
     && bufferLength (rcvQueue r) == 0
@@ -162,6 +163,7 @@ unpack (PackedIdle algorithm s chosen snd' rcv sendFrom receiveFrom recovered st
           { sndUna = snd',
             sndNxt = snd',
             sndWnd = first windows,
+            sndEdge = snd',
             sndMaxWnd = second windows,
             sndWl1 = unwrap rcv (word first updates),
             sndWl2 = unwrap snd' (word second updates),

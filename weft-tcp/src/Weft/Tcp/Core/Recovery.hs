@@ -220,7 +220,7 @@ markTimedOut env c = modifyLoss (\l -> l {board = mark (board l), dupAcks = 0, p
     k = rack (loss c)
     limit = rackRtt k + reorderingWindow c
     mark b0
-      | not (useSack (agreed c)) = markAllLost b
+      | not (useSack (agreed c)) = markLostFrom (sndUna (sendSide c)) b
       | otherwise = foldl' (flip markLost) b (map fst (take 1 (maybe [] pure (firstEntry b)) ++ filter late (inOrderSent b)))
       where
         -- If the first outstanding data was reported by SACK and is still unacknowledged, the peer has discarded it.

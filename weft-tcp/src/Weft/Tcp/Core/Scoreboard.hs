@@ -28,7 +28,7 @@ module Weft.Tcp.Core.Scoreboard
     acknowledgeTo,
     acknowledgeRange,
     markLost,
-    markAllLost,
+    markLostFrom,
     recordRetransmission,
     cutAt,
     forgetSacked,
@@ -216,9 +216,11 @@ markLost k b = case IntMap.lookup k (entries b) of
         }
   _ -> b
 
--- | Mark every entry as lost.
-markAllLost :: Scoreboard -> Scoreboard
-markAllLost b = foldl' (flip markLost) b (IntMap.keys (entries b))
+-- | Mark everything from a position on as lost.
+markLostFrom :: Pos -> Scoreboard -> Scoreboard
+markLostFrom p b0 = foldl' (flip markLost) b (IntMap.keys (snd (IntMap.split (p - 1) (entries b))))
+  where
+    b = cutAt p b0
 
 -- | The lost entry at a position was retransmitted up to another position. The rest of it remains lost.
 recordRetransmission :: Instant -> Pos -> Pos -> Scoreboard -> Scoreboard

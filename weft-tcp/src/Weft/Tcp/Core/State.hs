@@ -30,6 +30,8 @@ module Weft.Tcp.Core.State
 
     -- * Questions
     outstanding,
+    offeredEdge,
+    windowIsOpen,
     inFlight,
     fullFlight,
     finPosition,
@@ -125,6 +127,9 @@ data Send = Send
     sndNxt :: {-# UNPACK #-} !Pos,
     -- | In bytes, from SND.UNA.
     sndWnd :: {-# UNPACK #-} !Int,
+    -- | The furthest right edge that the window has had since data is outstanding, if the window has shrunk since
+    -- ('offeredEdge').
+    sndEdge :: {-# UNPACK #-} !Pos,
     -- | The largest ever, for silly window avoidance and RFC 5961.
     sndMaxWnd :: {-# UNPACK #-} !Int,
     sndWl1 :: {-# UNPACK #-} !Pos,
@@ -317,6 +322,18 @@ noTimers = Timers never never never never never never never 0
 -- | Sent and not acknowledged, with SYN and FIN.
 outstanding :: Conn -> Int
 outstanding c = sndNxt (sendSide c) - sndUna (sendSide c)
+
+-- | The furthest right edge that the window has had since data is outstanding. A peer should not move the edge back, but
+-- may do so, and we must be prepared for that (RFC 9293, section 3.8.6). Outstanding data before this position was sent
+-- within the window, and may have been received. Data from it on was sent to probe a closed window.
+offeredEdge :: Conn -> Pos
+offeredEdge c = max (sndEdge s) (sndUna s + sndWnd s)
+  where
+    s = sendSide c
+
+-- | Whether the first byte that is not acknowledged lies, or lay, within the window.
+windowIsOpen :: Conn -> Bool
+windowIsOpen c = sndUna (sendSide c) < offeredEdge c
 
 -- | An estimate of the bytes in the network: the pipe of RFC 6675. Without SACK each duplicate acknowledgment stands
 -- for a segment that has left it.

@@ -101,6 +101,33 @@ windows =
           (_, out) = on small t5 (UserReceive 100000)
       map window late @?= []
       map window out @?= [8000],
+    testCase "closed while data is in flight: what was sent within the window is not sent again (RFC 9293, section 3.8.6)" $ do
+      let (t1, _) = does base (UserSend [B.replicate 12000 1])
+          (t2, _) = hears t1 (plain 1001 1961 "") {window = 0}
+          (t3, out) = hears t2 (plain 1001 1961 "")
+          (_, out') = hears t3 (plain 1001 9261 "")
+      map short out @?= [(".", 9261, 1001, 1460)]
+      map short out' @?= [(".", 10721, 1001, 1460)],
+    testCase "closed while data is in flight: what is lost of it is sent again" $ do
+      let (t1, _) = does base (UserSend [B.replicate 8760 1])
+          (_, out) = hears t1 (plain 1001 501 "") {window = 0, options = noOptions {sackBlocks = [SackBlock 1961 9261]}}
+      map short out @?= [(".", 501, 1001, 1460)],
+    testCase "closed while data is in flight: a lost tail is probed" $ do
+      let (t1, _) = does base (UserSend [B.replicate 2920 1])
+          (t2, _) = hears t1 (plain 1001 1961 "") {window = 0}
+          (t3, probes) = sleepFor cfg 100000 t2
+          (t4, _) = hears t3 (plain 1001 501 "hello") {ackNumber = 1961, window = 0}
+          (_, late) = sleepFor cfg 100000 t4
+      map short probes @?= [("P.", 1961, 1001, 1460)]
+      -- The peer accepts it whether it has received the data or not.
+      map short (take 1 late) @?= [(".", 3421, 1006, 0)],
+    testCase "closed while data is in flight, and all of that lost: sent again after a timeout, once the window is open" $ do
+      let (t1, _) = does base (UserSend [B.replicate 8760 1])
+          (t2, _) = hears t1 (plain 1001 501 "") {window = 0}
+          (t3, _) = sleepFor cfg 100000000 t2
+          (t4, _) = hears t3 (plain 1001 501 "")
+          (_, out) = sleepFor cfg 1000000 t4
+      map short (take 1 out) @?= [(".", 501, 1001, 1460)],
     testCase "a window that shrinks does no harm" $ do
       let (t1, _) = does base (UserSend [B.replicate 8000 1])
           (t2, _) = hears t1 (plain 1001 1961 "") {window = 100}
