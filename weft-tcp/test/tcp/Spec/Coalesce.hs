@@ -57,7 +57,7 @@ together = forAll batch $ \segments ->
           ]
   where
     one e x = fst (step (env' cfg (at base + 10000)) e x)
-    facts x = let r = receiveSide x in (rcvNxt r, rcvAdvertised r, rcvMss r, rcvFin r)
+    facts x = let r = receiveSide x in (rcvNxt r, rcvAdvertised r, rcvFin r)
 
 batch :: Gen [Segment]
 batch = do

@@ -18,7 +18,7 @@ import Weft.Tcp.Wire.Options
 import qualified Weft.Tcp.Wire.Packet as Packet
 import Weft.Tcp.Wire.Segment (Segment (..))
 import qualified Weft.Tcp.Wire.Segment as Segment
-import Weft.Timer (milliseconds, within)
+import Weft.Timer (seconds, within)
 import Weft.Transport (noDeadline)
 
 tests :: TestTree
@@ -35,7 +35,7 @@ tests =
         losses <- forM [1 .. rounds] $ \i -> do
           let arrives = arriveBatch st [packetFrom addressA 4000 (Segment (seqNumber (synFrom 1) + fromIntegral i) (isn + 1) Segment.ack 500 0 noOptions {timestamps = Just (Timestamps 6 0)} [C.pack "x"])]
           taken <- interrupted (recv s noDeadline 10) arrives
-          limit <- deadlineIn (milliseconds 50)
+          limit <- deadlineIn (seconds 10)
           if taken then pure False else either lost (const False) <$> try (recv s limit 10)
         length (filter id losses) @?= 0,
       testCase "accept takes no connection" . withLone id $ \st sent -> do
@@ -48,7 +48,7 @@ tests =
           isn <- numberOf answer
           let arrives = arriveBatch st [packetFrom addressA (4000 + i) (Segment (seqNumber (synFrom 1) + 1) (isn + 1) Segment.ack 500 0 noOptions {timestamps = Just (Timestamps 6 0)} [])]
           taken <- interrupted (accept l >>= abort) arrives
-          if taken then pure False else maybe True (const False) <$> within (milliseconds 50) (accept l >>= abort)
+          if taken then pure False else maybe True (const False) <$> within (seconds 10) (accept l >>= abort)
         length (filter id losses) @?= 0
     ]
   where

@@ -42,7 +42,7 @@ acknowledgeSegment :: Env -> Pos -> Segment -> Conn -> Conn
 acknowledgeSegment env at s c0
   -- Nothing is outstanding, so only the window can change. This is the case for each segment of a stream that the peer
   -- sends.
-  | acked == una && outstanding c0 == 0 && null (sackBlocks (options s)) = updateWindow at acked s c0
+  | acked == una && outstanding c0 == 0 && null (sackBlocks (options s)) = updateWindow (offeredEdge c0) at acked s c0
   | nothingNew = windowUpdated
   | otherwise = rearm (recoverWith env progress (measure windowUpdated))
   where
@@ -73,7 +73,7 @@ acknowledgeSegment env at s c0
     duplicate =
       windowIsOpen c0 && newly == 0 && acked == una && outstanding c0 > 0 && payloadLength s == 0 && not (has fin (flags s)) && not (has syn (flags s))
         && scaledWindow c0 s == sndWnd snd0
-    windowUpdated = updateWindow at acked s c1
+    windowUpdated = updateWindow (offeredEdge c0) at acked s c1
     nothingNew = newly == 0 && null everything && not duplicate && not isDsack
     progress =
       Progress
@@ -86,8 +86,8 @@ acknowledgeSegment env at s c0
         }
     -- Each duplicate has counted for a segment before.
     withoutSack
-      | duplicate = sendMss c0
-      | otherwise = max 0 (newly - dupAcks (loss c0) * sendMss c0)
+      | duplicate = fullSegment c0
+      | otherwise = max 0 (newly - dupAcks (loss c0) * fullSegment c0)
     -- An acknowledgment that covers retransmitted data too measures the duration of the repair, not the round-trip
     -- time.
     timed = sackedNow ++ (if any (retransmitted . snd) gone then [] else gone)
@@ -122,11 +122,11 @@ acknowledgeSegment env at s c0
       | otherwise = c
 
 -- | Take the window from the segment that the peer sent last (RFC 9293: SND.WL1, SND.WL2). When a closed window opens,
--- data that was sent as a probe is retransmitted at once.
-updateWindow :: Pos -> Pos -> Segment -> Conn -> Conn
-updateWindow at acked s c
+-- data that was sent as a probe is retransmitted at once. The first argument is the 'offeredEdge' before the segment.
+updateWindow :: Pos -> Pos -> Pos -> Segment -> Conn -> Conn
+updateWindow edge at acked s c
   | newer && sndWnd snd' == 0 && wnd > 0 =
-    modifyRtt progressed (modifyLoss (\l -> l {board = markLostFrom (offeredEdge c) (board l)}) c {sendSide = updated, timers = (timers c) {retransmitAt = never, stalledSince = never}})
+    modifyRtt progressed (modifyLoss (\l -> l {board = markLostFrom edge (board l)}) c {sendSide = updated, timers = (timers c) {retransmitAt = never, stalledSince = never}})
   | newer = c {sendSide = updated}
   | otherwise = c
   where
@@ -136,7 +136,7 @@ updateWindow at acked s c
     updated =
       snd'
         { sndWnd = wnd,
-          sndEdge = if outstanding c == 0 then acked else offeredEdge c,
+          sndEdge = if outstanding c == 0 then acked else edge,
           sndMaxWnd = max wnd (sndMaxWnd snd'),
           sndWl1 = at,
           sndWl2 = acked

@@ -42,6 +42,7 @@ emit env extra at body c = (c {receiveSide = said, timers = (timers c) {ackAt = 
       r
         { rcvAdvertised = max (rcvAdvertised r) (rcvNxt r + value `shiftL` receiveShift a),
           lastAckSent = rcvNxt r,
+          rcvSegments = 0,
           ackNow = False
         }
     -- RFC 9293, section 3.8.5: the pointer counts from the segment's first byte.

@@ -231,21 +231,18 @@ inOrder env body sawFin trimmed c = (delayed c {receiveSide = r'}, [])
     -- RFC 5681, section 4.2: a segment that fills a gap is acknowledged at once, and so are a FIN and every second
     -- segment.
     gap = not (isNoHeld (rcvHeld r))
-    unacked = next - lastAckSent r
     r' =
       r
         { rcvNxt = next,
           rcvQueue = queue',
           rcvHeld = held',
-          rcvMss = segmentSize,
+          rcvSegments = segments,
           sackRecent = if isNoHeld held' then [] else sackRecent r,
-          ackNow = ackNow r || sawFin || gap || trimmed || null body || not (delayAcks (choices c) && ackDelay (config env) > 0) || unacked >= 2 * segmentSize
+          ackNow = ackNow r || sawFin || gap || trimmed || null body || not (delayAcks (choices c) && ackDelay (config env) > 0) || segments >= 2
         }
-    segmentSize = min (announcedMss (config env)) (max (rcvMss r) largest)
-    -- The parts of coalesced segments count one by one.
-    largest = case body of
-      _ : _ : _ -> maximum (map B.length body)
-      _ -> next - rcvNxt r
+    -- The parts of coalesced segments count one by one, and a part that the device has coalesced as several.
+    segments = rcvSegments r + sum [(B.length part + most - 1) `div` most | part <- body]
+    most = max 1 (announcedMss (config env))
     delayed x
       | ackNow r' || ackAt (timers x) /= never = x
       | otherwise = modifyTimers (\t -> t {ackAt = now env `after` ackDelay (config env)}) x

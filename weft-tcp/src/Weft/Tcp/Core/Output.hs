@@ -63,9 +63,11 @@ congestionRoom c
     pipe = inFlight c
     room = congestionWindow (windowsOf (congestion c)) - pipe
 
--- | As many whole segments as one transmission may carry.
+-- | As many whole segments as one transmission may carry. (The device splits it into segments of 'sendMss'.)
 mostAtOnce :: Env -> Conn -> Int
-mostAtOnce env c = max mss (offloadBytes (config env) `div` mss * mss)
+mostAtOnce env c
+  | fullSegment c < mss = fullSegment c
+  | otherwise = max mss (offloadBytes (config env) `div` mss * mss)
   where
     mss = sendMss c
 
@@ -107,29 +109,24 @@ sendNew env c sent
   | otherwise = (limitedBy (available > 0 && room < mss && windowRoom >= min available mss) c, sent)
   where
     snd' = sendSide c
-    mss = sendMss c
+    mss = fullSegment c
     room = congestionRoom c
     windowRoom = sndUna snd' + sndWnd snd' - sndNxt snd'
     available = dataEnd c - sndNxt snd'
     whole = if room >= mss then room `div` mss * mss else 0
-    size = worthwhile c windowRoom available (max 0 (minimum [available, mostAtOnce env c, whole, windowRoom]))
+    size = worthwhile c available (max 0 (minimum [available, mostAtOnce env c, whole, windowRoom]))
     -- A FIN needs a place in the window, but no whole segment of the congestion window.
     withFin = finQueued snd' && sndNxt snd' <= dataEnd c && size == max 0 available && windowRoom > size
 
--- | How much of what could be sent is worth sending: whole segments; the rest if it is
--- everything and Nagle's algorithm does not hold it (RFC 9293, section 3.7.4), or at
--- least half of the largest window (section 3.8.6.2.1).
-worthwhile :: Conn -> Int -> Int -> Int -> Int
-worthwhile c windowRoom available size
+-- | How much of what could be sent is worth sending: full segments, and the rest if it is everything and Nagle's
+-- algorithm does not hold it (RFC 9293, sections 3.7.4 and 3.8.6.2.1).
+worthwhile :: Conn -> Int -> Int -> Int
+worthwhile c available size
   | size <= 0 = 0
   | size == available && (rest == 0 || not nagling || finQueued (sendSide c)) = size
-  | full > 0 = full
-  | not nagling && size == windowRoom && 2 * size >= sndMaxWnd (sendSide c) = size
-  | otherwise = 0
+  | otherwise = size - rest
   where
-    mss = sendMss c
-    rest = size `mod` mss
-    full = size - rest
+    rest = size `mod` fullSegment c
     nagling = useNagle (choices c) && outstanding c > 0
 
 -- | Send the given number of bytes of new data, and the FIN if asked to.

@@ -47,9 +47,10 @@ data Packed
       -- ^ Congestion window and threshold.
       {-# UNPACK #-} !Int
       {-# UNPACK #-} !Int
-      -- ^ Pairs of 32-bit numbers: SND.WND and its maximum; SND.WL1 and SND.WL2; the announced window and the
-      -- peer's segment size; TS.Recent and our offset; SRTT and RTTVAR; RTO and the least RTT.
+      -- ^ The announced window.
       {-# UNPACK #-} !Int
+      -- ^ Pairs of 32-bit numbers: SND.WND and its maximum; SND.WL1 and SND.WL2; TS.Recent and our offset; SRTT and
+      -- RTTVAR; RTO and the least RTT.
       {-# UNPACK #-} !Int
       {-# UNPACK #-} !Int
       {-# UNPACK #-} !Int
@@ -76,9 +77,9 @@ pack c
       (lastSent (loss c))
       (congestionWindow w)
       (slowStartThreshold w)
+      (rcvAdvertised r - rcvNxt r)
       (pair (sndWnd snd') (sndMaxWnd snd'))
       (pair (sndWl1 snd') (sndWl2 snd'))
-      (pair (rcvAdvertised r - rcvNxt r) (rcvMss r))
       (pair (fromIntegral (tsRecent r)) (fromIntegral (tsOffset a)))
       (pair (micros (srtt t)) (micros (rttvar t)))
       (pair (micros (rto t)) (micros (minRtt t)))
@@ -140,7 +141,7 @@ rests c =
     && rack l == noRack
     && nextTransmission (board l) == nextTransmission emptyBoard
     -- And the numbers fit.
-    && all fits [sndWnd s, sndMaxWnd s, rcvAdvertised r - rcvNxt r, rcvMss r, fromEnum (srtt t), fromEnum (rttvar t), fromEnum (rto t), fromEnum (minRtt t)]
+    && all fits [sndWnd s, sndMaxWnd s, fromEnum (srtt t), fromEnum (rttvar t), fromEnum (rto t), fromEnum (minRtt t)]
     && peerMss a < 0x100000
     && pathLimit a < 0x100000
   where
@@ -154,7 +155,7 @@ rests c =
 -- | The expanded connection.
 unpack :: Packed -> Conn
 unpack (Unpacked c) = c
-unpack (PackedIdle algorithm s chosen snd' rcv sendFrom receiveFrom recovered stampedAt heardAt sentAt' cwnd threshold windows updates announced stamps times timeouts agreement) =
+unpack (PackedIdle algorithm s chosen snd' rcv sendFrom receiveFrom recovered stampedAt heardAt sentAt' cwnd threshold announced windows updates stamps times timeouts agreement) =
   Conn
     { state = Established,
       origin = if flag 51 then ActiveOpen else PassiveOpen,
@@ -174,10 +175,10 @@ unpack (PackedIdle algorithm s chosen snd' rcv sendFrom receiveFrom recovered st
       receiveSide =
         Receive
           { rcvNxt = rcv,
-            rcvAdvertised = rcv + first announced,
+            rcvAdvertised = rcv + announced,
             rcvQueue = emptyAt rcv,
             rcvHeld = noHeld,
-            rcvMss = second announced,
+            rcvSegments = 0,
             rcvFin = Nothing,
             rcvShut = False,
             rcvUp = rcv,

@@ -39,6 +39,7 @@ module Weft.Tcp.Core.State
     isOrphan,
     dataEnd,
     sendMss,
+    fullSegment,
     readable,
     sendSpace,
     nextTimer,
@@ -152,8 +153,8 @@ data Receive = Receive
     -- | In order, not yet taken by the user.
     rcvQueue :: {-# UNPACK #-} !Buffer,
     rcvHeld :: !Held,
-    -- | The size of the largest received segment. Acknowledgments are sent for every two of this size.
-    rcvMss :: {-# UNPACK #-} !Int,
+    -- | The segments with new data since the last acknowledgment, of which the second one is acknowledged at once.
+    rcvSegments :: {-# UNPACK #-} !Int,
     -- | The position of the peer's FIN, once it has been received.
     rcvFin :: !(Maybe Pos),
     -- | The user has closed the receiving side: further data resets the connection.
@@ -341,7 +342,7 @@ inFlight :: Conn -> Int
 inFlight c = max 0 (outstanding c - sackedBytes b - lostBytes b - left)
   where
     b = board (loss c)
-    left = if useSack (agreed c) then 0 else dupAcks (loss c) * sendMss c
+    left = if useSack (agreed c) then 0 else dupAcks (loss c) * fullSegment c
 
 -- | The flight size from which a reduction of the window starts: the congestion window if it limited the sender,
 -- otherwise the flight size after the last output (RFC 9438, section 4.6). The present flight size would be too small:
@@ -377,6 +378,12 @@ sendMss :: Conn -> Int
 sendMss c = min (peerMss a) (pathLimit a - 20) - (if useTimestamps a then 12 else 0)
   where
     a = agreed c
+
+-- | The bytes of data of a segment that does not wait for more data: 'sendMss', but at most half of the largest window
+-- that the peer has offered (RFC 9293, section 3.8.6.2.1). Where the window is smaller than two segments, it is so filled
+-- by two, the second of which is acknowledged at once.
+fullSegment :: Conn -> Int
+fullSegment c = min (sendMss c) (max 1 (sndMaxWnd (sendSide c) `div` 2))
 
 -- | The number of bytes that the user can receive.
 readable :: Conn -> Int

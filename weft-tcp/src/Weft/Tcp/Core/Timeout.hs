@@ -79,7 +79,7 @@ sendProbe env c
     Nothing -> (c, [])
   where
     snd' = sendSide c
-    fresh = minimum [sendMss c, dataEnd c - sndNxt snd', sndUna snd' + sndWnd snd' - sndNxt snd']
+    fresh = minimum [fullSegment c, dataEnd c - sndNxt snd', sndUna snd' + sndWnd snd' - sndNxt snd']
     watched again x =
       (modifyLoss (\l -> l {probe = Probe (sndNxt (sendSide x)) again}) x)
         { timers = (timers x) {probeAt = never, retransmitAt = now env `after` timeoutNow (config env) (rtt x)}

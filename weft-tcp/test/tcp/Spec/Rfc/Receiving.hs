@@ -98,6 +98,11 @@ sequences =
           (_, out') = hears t (plain 2461 501 (replicate 1460 'a'))
       out @?= []
       map short out' @?= [(".", 501, 3921, 0)],
+    testCase "each second segment is acknowledged at once, also if they are smaller than before" $ do
+      let arriving (t, out) s = let (t', out') = hears t s in (t', out ++ out')
+          (t1, _) = foldl' arriving (base, []) [plain 1001 501 (replicate 1460 'a'), plain 2461 501 (replicate 1460 'a')]
+          (_, acks) = foldl' arriving (t1, []) [plain (3921 + 100 * n) 501 (replicate 100 'a') | n <- [0 .. 5]]
+      map short acks @?= [(".", 501, 4121, 0), (".", 501, 4321, 0), (".", 501, 4521, 0)],
     testCase "data out of order is kept, and reported at once" $ do
       let (t, out) = hears base (plain 1004 501 "lo")
           (t', out') = hears t (plain 1001 501 "hel")

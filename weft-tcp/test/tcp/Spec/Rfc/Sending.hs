@@ -128,6 +128,18 @@ windows =
           (t4, _) = hears t3 (plain 1001 501 "")
           (_, out) = sleepFor cfg 1000000 t4
       map short (take 1 out) @?= [(".", 501, 1001, 1460)],
+    testCase "smaller than a segment: half of it counts as a full segment, which does not wait (RFC 1122, section 4.2.3.4)" $ do
+      let small = (plain 1001 501 "") {window = 500}
+          t0 = fst (got cfg (T 1000000 (fst (passiveOpen (env' cfg 1000000) opening synSegment {window = 500}))) small)
+          (t1, out1) = does t0 (UserSend [B.replicate 2000 1])
+          (t2, out2) = hears t1 small {ackNumber = 751}
+          (t3, out3) = hears t2 small {ackNumber = 1101}
+          (_, out4) = hears t3 small {ackNumber = 1251}
+      map short out1 @?= [(".", 501, 1001, 250), (".", 751, 1001, 250)]
+      map short out2 @?= [(".", 1001, 1001, 250)]
+      -- The window has room for 350 bytes, then for 250.
+      map short out3 @?= [(".", 1251, 1001, 250)]
+      map short out4 @?= [(".", 1501, 1001, 250)],
     testCase "a window that shrinks does no harm" $ do
       let (t1, _) = does base (UserSend [B.replicate 8000 1])
           (t2, _) = hears t1 (plain 1001 1961 "") {window = 100}
