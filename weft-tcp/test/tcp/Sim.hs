@@ -64,11 +64,16 @@ data Host = Host
     hostPause :: !Int,
     hostIsn :: !Word32,
     -- | Whether the program opens the connection actively. Both may.
-    hostOpens :: !Bool
+    hostOpens :: !Bool,
+    -- | The loss of what the host sends, in 1/1000, besides the link's.
+    hostLoss :: !Int,
+    -- | The interval in microseconds at which the host reads the packets that have arrived, all of them at once; 0 if it
+    -- reads each one as it arrives.
+    hostReads :: !Int
   }
 
 plainHost :: Host
-plainHost = Host defaultConfig {timeWaitTime = secs 2, finWaitTime = secs 20} B.empty 65536 0 1000 False
+plainHost = Host defaultConfig {timeWaitTime = secs 2, finWaitTime = secs 20} B.empty 65536 0 1000 False 0 0
 
 data Scenario = Scenario
   { link :: !Link,
@@ -90,17 +95,21 @@ data Result = Result
   { outcome :: !Outcome,
     gotA, gotB :: !ByteString,
     endedAt :: !Int,
+    -- | When a program received data last.
+    receivedAt :: !Int,
     -- | A digest of all packets and the times at which they were sent.
     digest :: !Word64,
     packets :: !Int
   }
   deriving (Eq, Show)
 
-data Happening = Packet !Side !ByteString | Timer !Side !Int | App !Side
+data Happening = Packet !Side !ByteString | Reads !Side | Timer !Side !Int | App !Side
 
 data Peer = Peer
   { conn :: !(Maybe Conn),
     unsent :: !ByteString,
+    -- | The packets that the host has not read, latest first.
+    unread :: ![ByteString],
     taken :: ![ByteString],
     shut :: !Bool,
     resumesAt :: !Int,
@@ -117,6 +126,7 @@ data World = World
     broken :: ![String],
     digestSoFar :: !Word64,
     sentPackets :: !Int,
+    receivedLast :: !Int,
     history :: [String]
   }
 
@@ -134,7 +144,7 @@ run = fst . runLogged
 runLogged :: Scenario -> (Result, [String])
 runLogged sc = finishRun (go (0 :: Int) (foldl start w0 [A, B]))
   where
-    w0 = World 0 0 Map.empty (Map.fromList [(s, Peer Nothing (hostData (hostOf sc s)) [] False 0 maxBound) | s <- [A, B]]) (nextSeed (seed sc + 77)) (Map.fromList [(A, 0), (B, 0)]) [] 14695981039346656037 0 []
+    w0 = World 0 0 Map.empty (Map.fromList [(s, Peer Nothing (hostData (hostOf sc s)) [] [] False 0 maxBound) | s <- [A, B]]) (nextSeed (seed sc + 77)) (Map.fromList [(A, 0), (B, 0)]) [] 14695981039346656037 0 0 []
     start w s
       | hostOpens (hostOf sc s) = let (c, acts) = open (envOf sc w s) (opening (hostOf sc s)) in perform sc s acts (put s (\p -> p {conn = Just c}) w)
       | otherwise = w
@@ -155,7 +165,7 @@ runLogged sc = finishRun (go (0 :: Int) (foldl start w0 [A, B]))
             -- One side gave up. The other cannot detect that, because it has nothing to send.
             | [a] <- endings, a /= Finished = Gave a a
             | otherwise = Hung [state c | Just c <- conn <$> Map.elems (peers w)]
-       in (Result result (got A) (got B) (time w) (digestSoFar w) (sentPackets w), history w)
+       in (Result result (got A) (got B) (time w) (receivedLast w) (digestSoFar w) (sentPackets w), history w)
 
 envOf :: Scenario -> World -> Side -> Env
 envOf sc w s = Env (Instant (time w)) (hostConfig (hostOf sc s))
@@ -174,17 +184,23 @@ happen sc h w = case h of
     where
       p = peers w Map.! s
   App s -> useIt sc s w
-  Packet s bytes -> case decode (addressOf (other s)) (addressOf s) bytes of
-    Left _ -> w
-    Right (_, _, seg) -> case conn (peers w Map.! s) of
-      Just _ -> onConn s w (Arrive [seg])
-      Nothing
-        | has syn (flags seg) && not (has ack (flags seg)) && not (has rst (flags seg)) ->
-          let (c, segs) = passiveOpen (envOf sc w s) (opening (hostOf sc s)) seg
-           in perform sc s (map Transmit segs) (put s (\p -> p {conn = Just c}) w)
-        | otherwise -> maybe w (\r -> perform sc s [Transmit r] w) (resetFor seg)
+  Packet s bytes
+    | hostReads (hostOf sc s) == 0 -> arrive s [bytes] w
+    | otherwise -> (if null (unread (peers w Map.! s)) then at (next (hostReads (hostOf sc s))) (Reads s) else id) (put s (\p -> p {unread = bytes : unread p}) w)
+  Reads s -> arrive s (reverse (unread (peers w Map.! s))) (put s (\p -> p {unread = []}) w)
   where
     onConn s x e = useIt sc s (stepAt sc s e x)
+    next interval = (time w `div` interval + 1) * interval
+    arrive s packed x = case [seg | Right (_, _, seg) <- map (decode (addressOf (other s)) (addressOf s)) packed] of
+      [] -> x
+      segs@(seg : others) -> case conn (peers x Map.! s) of
+        Just _ -> onConn s x (Arrive segs)
+        Nothing
+          | has syn (flags seg) && not (has ack (flags seg)) && not (has rst (flags seg)) ->
+            let (c, out) = passiveOpen (envOf sc x s) (opening (hostOf sc s)) seg
+                opened = perform sc s (map Transmit out) (put s (\p -> p {conn = Just c}) x)
+             in if null others then opened else onConn s opened (Arrive others)
+          | otherwise -> maybe x (\r -> perform sc s [Transmit r] x) (resetFor seg)
 
 stepAt :: Scenario -> Side -> Event -> World -> World
 stepAt sc s e w = case conn (peers w Map.! s) of
@@ -218,7 +234,7 @@ perform :: Scenario -> Side -> [Action] -> World -> World
 perform sc s acts w = rearm (foldl one w acts)
   where
     one x (Transmit seg) = transmitOn sc s seg x
-    one x (Received bytes) = put s (\p -> p {taken = reverse bytes ++ taken p}) x
+    one x (Received bytes) = put s (\p -> p {taken = reverse bytes ++ taken p}) x {receivedLast = if null bytes then receivedLast x else time x}
     one x (Notify _) = x
     rearm x = case conn (peers x Map.! s) of
       Just c
@@ -238,7 +254,7 @@ transmitOn :: Scenario -> Side -> Segment -> World -> World
 transmitOn sc s seg w0
   | time w0 >= cutAfter sc = w
   | backlog > queueLimit l = w
-  | chance 1 (lossRate l) = w
+  | chance 1 (lossRate l) || chance 10 (hostLoss (hostOf sc s)) = w
   | otherwise = duplicate (deliver first bytes' w)
   where
     l = link sc

@@ -23,19 +23,31 @@ tests =
     "segments that arrive together"
     [ testProperty "in one step or in one step each: the same data, state and window" together,
       testCase "a stream of 64 segments becomes one" $ do
-        let (joined, others) = coalesceFirst (c base) (piece 0) (map piece [1 .. 63])
+        let (joined, others) = coalesceFirst 64 (c base) (piece 0) (map piece [1 .. 63])
         (payloadLength joined, length (payload joined), others) @?= (6400, 64, []),
       testCase "another acknowledgment, window or option, a FIN and a gap end it" $
         map
           (joinedWith . (\f -> f (piece 1)))
           [id, \s -> s {flags = ack <> psh}, \s -> s {ackNumber = 500}, \s -> s {window = 9}, \s -> s {options = stamped}, \s -> s {flags = ack <> fin}, \s -> s {seqNumber = 1102}]
           @?= [200, 200, 100, 100, 100, 100, 100],
+      testCase "the first 64, and 64 after a duplicate, are acknowledged by twos, and then by thirty-twos" $ do
+        let arriving t from to = fmap (map ((`div` 100) . subtract 1001 . ackNumber)) (on cfg t (Arrive (map piece [from .. to - 1])))
+            few n = snd (arriving base 0 n)
+            (t1, beginning) = arriving base 0 100
+            (t2, later) = arriving t1 100 164
+            (t3, duplicate) = arriving t2 163 164
+            (_, afterwards) = arriving t3 164 174
+        map few [1, 2, 3, 4, 7] @?= [[], [2], [3], [2, 4], [2, 4, 7]]
+        beginning @?= [2, 4 .. 64] ++ [96, 100]
+        later @?= [132, 164]
+        duplicate @?= [164]
+        afterwards @?= [166, 168 .. 174],
       testCase "behind a gap nothing is joined: each segment is reported" $ do
         let (_, out) = on cfg base (Arrive (map piece [1 .. 5]))
         length out @?= 5
     ]
   where
-    joinedWith s = payloadLength (fst (coalesceFirst (c base) (piece 0) [s]))
+    joinedWith s = payloadLength (fst (coalesceFirst 2 (c base) (piece 0) [s]))
     stamped = noOptions {timestamps = Just (Timestamps 1 2)}
 
 -- | The segment with the given number in a stream of segments of 100 bytes.

@@ -90,7 +90,7 @@ checkSequence env s c
       | has syn (flags s) = challengeAck env reported
       | payloadLength s > 0 = pure <$> emitAck env reported
       | otherwise = outsideAck env reported
-    reported = modifyReceive (\y -> y {dsack = duplicate}) c
+    reported = modifyReceive (if payloadLength s > 0 then \y -> quickly y {dsack = duplicate} else \y -> y {dsack = duplicate}) c
     duplicate
       | len > 0 && at + len <= rcvNxt r && useSack (agreed c) = Just (at, at + len)
       | otherwise = Nothing
@@ -236,12 +236,13 @@ inOrder env body sawFin trimmed c = (delayed c {receiveSide = r'}, [])
         { rcvNxt = next,
           rcvQueue = queue',
           rcvHeld = held',
-          rcvSegments = segments,
+          rcvSegments = rcvSegments r + new,
+          rcvQuick = max 0 (rcvQuick r - new),
           sackRecent = if isNoHeld held' then [] else sackRecent r,
-          ackNow = ackNow r || sawFin || gap || trimmed || null body || not (delayAcks (choices c) && ackDelay (config env) > 0) || segments >= 2
+          ackNow = ackNow r || sawFin || gap || trimmed || null body || not (delayAcks (choices c) && ackDelay (config env) > 0) || rcvSegments r + new >= 2
         }
     -- The parts of coalesced segments count one by one, and a part that the device has coalesced as several.
-    segments = rcvSegments r + sum [(B.length part + most - 1) `div` most | part <- body]
+    new = sum [(B.length part + most - 1) `div` most | part <- body]
     most = max 1 (announcedMss (config env))
     delayed x
       | ackNow r' || ackAt (timers x) /= never = x

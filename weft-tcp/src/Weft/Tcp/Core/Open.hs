@@ -46,7 +46,7 @@ blank env o st from =
     { state = st,
       origin = from,
       sendSide = Send start' (start' + 1) 0 start' 0 0 0 (emptyAt (start' + 1)) False start',
-      receiveSide = Receive 0 0 (emptyAt 0) noHeld 0 Nothing False 0 0 never 0 False Nothing [] longAgo 0 longAgo (now env),
+      receiveSide = quickly $ Receive 0 0 (emptyAt 0) noHeld 0 0 Nothing False 0 0 never 0 False Nothing [] longAgo 0 longAgo (now env),
       agreed =
         Agreed
           { peerMss = mssDefault o,

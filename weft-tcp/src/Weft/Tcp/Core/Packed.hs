@@ -47,10 +47,9 @@ data Packed
       -- ^ Congestion window and threshold.
       {-# UNPACK #-} !Int
       {-# UNPACK #-} !Int
-      -- ^ The announced window.
+      -- ^ Pairs of 32-bit numbers: the announced window and 'rcvQuick'; SND.WND and its maximum; SND.WL1 and SND.WL2;
+      -- TS.Recent and our offset; SRTT and RTTVAR; RTO and the least RTT.
       {-# UNPACK #-} !Int
-      -- ^ Pairs of 32-bit numbers: SND.WND and its maximum; SND.WL1 and SND.WL2; TS.Recent and our offset; SRTT and
-      -- RTTVAR; RTO and the least RTT.
       {-# UNPACK #-} !Int
       {-# UNPACK #-} !Int
       {-# UNPACK #-} !Int
@@ -77,7 +76,7 @@ pack c
       (lastSent (loss c))
       (congestionWindow w)
       (slowStartThreshold w)
-      (rcvAdvertised r - rcvNxt r)
+      (pair (rcvAdvertised r - rcvNxt r) (rcvQuick r))
       (pair (sndWnd snd') (sndMaxWnd snd'))
       (pair (sndWl1 snd') (sndWl2 snd'))
       (pair (fromIntegral (tsRecent r)) (fromIntegral (tsOffset a)))
@@ -175,10 +174,11 @@ unpack (PackedIdle algorithm s chosen snd' rcv sendFrom receiveFrom recovered st
       receiveSide =
         Receive
           { rcvNxt = rcv,
-            rcvAdvertised = rcv + announced,
+            rcvAdvertised = rcv + first announced,
             rcvQueue = emptyAt rcv,
             rcvHeld = noHeld,
             rcvSegments = 0,
+            rcvQuick = second announced,
             rcvFin = Nothing,
             rcvShut = False,
             rcvUp = rcv,

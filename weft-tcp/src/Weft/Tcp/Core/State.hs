@@ -51,6 +51,7 @@ module Weft.Tcp.Core.State
     modifyLoss,
     modifyTimers,
     modifyRtt,
+    quickly,
   )
 where
 
@@ -155,6 +156,8 @@ data Receive = Receive
     rcvHeld :: !Held,
     -- | The segments with new data since the last acknowledgment, of which the second one is acknowledged at once.
     rcvSegments :: {-# UNPACK #-} !Int,
+    -- | How many of the next segments are acknowledged in groups of two also if more arrive together ('quickly').
+    rcvQuick :: {-# UNPACK #-} !Int,
     -- | The position of the peer's FIN, once it has been received.
     rcvFin :: !(Maybe Pos),
     -- | The user has closed the receiving side: further data resets the connection.
@@ -431,3 +434,10 @@ modifyTimers f c = c {timers = f (timers c)}
 modifyRtt :: (Rtt -> Rtt) -> Conn -> Conn
 modifyRtt f c = c {rtt = f (rtt c)}
 {-# INLINE modifyRtt #-}
+
+-- | Acknowledge the next 64 segments in groups of two: at the beginning of a connection, and when a segment arrives
+-- again, since the acknowledgment of the first one may have been lost. The peer's window is then small, and it waits for
+-- a timeout if all acknowledgments of a window are lost.
+quickly :: Receive -> Receive
+quickly r = r {rcvQuick = 64}
+{-# INLINE quickly #-}

@@ -1,6 +1,7 @@
 -- |
 -- Processing of received packets (Li and Zdancewic 2007, section 4.8: worker_tcp_input). The packets of a batch are
--- sorted by connection, and each connection processes its segments in one step, so that it acknowledges them once.
+-- sorted by connection, and each connection processes its segments in one step, so that many of them cost only a few
+-- acknowledgments.
 --
 -- @since 0.1.0
 module Weft.Tcp.Stack.Input
