@@ -407,19 +407,20 @@ giveUp cluster c ds = unless (null ds) $ do
 
 -- Sharing the topology --------------------------------------------------------------------
 
--- | What a master has seen at its switches: links (switch and port of both ends), and hosts (address, switch, port,
--- IPv4 address, 'hostMoved').
+-- | What a controller shares: the links whose probes it has seen (switch and port of both ends), and the hosts at the
+-- switches of which it is master (address, switch, port, IPv4 address, 'hostMoved').
 type View = ([(Word64, Word32, Word64, Word32)], [(Word64, Word64, Word32, Maybe Word32, Word64)])
 
--- | Write the view of our switches to etcd: the parts that differ from what etcd has, which are given. An etcd takes at
--- most 1.5 MiB in a request, and keeps the earlier values of a key, so an unchanged part is not written again. Parts of
+-- | Write our view to etcd: the parts that differ from what etcd has, which are given. The links of a switch that has got
+-- another master are shared until they expire. Otherwise they would be known in one direction only, and out of the tree,
+-- until the new master has seen their probes. An etcd takes at most 1.5 MiB in a request, and keeps the earlier values of a key, so an unchanged part is not written again. Parts of
 -- links are called @l0@, @l1@ and so on, those of hosts @h0@, @h1@ and so on.
 share :: Cluster -> Controller -> Map.Map ByteString Entry -> IO ()
 share cluster c before = do
   held <- readIORef (clusterHeld cluster)
   mine <- readIORef (clusterMine cluster)
   t <- controllerNetwork c
-  let links = [(a, p, b, q) | ((DatapathId a, PortNo p), (d@(DatapathId b), PortNo q)) <- topologyOwnLinks t, Set.member d mine]
+  let links = [(a, p, b, q) | ((DatapathId a, PortNo p), (DatapathId b, PortNo q)) <- topologyOwnLinks t]
       hosts = [(m, b, q, hostIpv4 h, hostMoved h) | (MacAddress m, h) <- Map.toList (topologyHosts t), let (d@(DatapathId b), PortNo q) = hostPlace h, Set.member d mine]
       (shared, others) = splitAt mostShared hosts
       parts = Map.fromList (numbered 'l' [(ls, []) | ls <- pieces links] <> numbered 'h' [([], hs) | hs <- pieces shared])

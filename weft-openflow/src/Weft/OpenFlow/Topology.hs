@@ -7,6 +7,10 @@
 -- tree excludes a loop of new switches before a packet can circulate in it. A port may have links to several others: a
 -- bridge that is not controlled joins them.
 --
+-- A link is in the tree only while it is known in both directions ('isTwoWay'); a fibre may be broken, or a mirror port
+-- may copy the probes. A port that has no other links is blocked. Each direction is removed 'topologyLinkLife' after its
+-- last probe, so a link whose other direction is lost stays in the tree for that time at most.
+--
 -- Where several controllers share a network, the others report the links of the switches that they manage
 -- ('linksReported'), so that all compute the same tree, also of switches that are connected to some of them only.
 --
@@ -24,7 +28,8 @@ module Weft.OpenFlow.Topology
     topologySwitches,
     topologyLinks,
     topologyOwnLinks,
-    isOwnLink,
+    lastProbe,
+    isTwoWay,
     topologyHosts,
     topologyTree,
     isBlocked,
@@ -190,12 +195,19 @@ topologyLinks t
 topologyOwnLinks :: Topology -> [(Place, Place)]
 topologyOwnLinks = Map.keys . links
 
--- | Whether 'topologyOwnLinks' has the link from the first port to the second. O(log links).
-isOwnLink :: Place -> Place -> Topology -> Bool
-isOwnLink from to t = Map.member (from, to) (links t)
+-- | When this controller last saw a probe of the first port at the second; 'Nothing' if it is not in
+-- 'topologyOwnLinks'. O(log links).
+lastProbe :: Place -> Place -> Topology -> Maybe Millis
+lastProbe from to = Map.lookup (from, to) . links
+
+-- | Whether 'topologyLinks' has the link in both directions. O(log links).
+isTwoWay :: Topology -> (Place, Place) -> Bool
+isTwoWay t (from, to) = known (from, to) && known (to, from)
+  where
+    known link = Map.member link (links t) || Set.member link (reported t)
 
 -- | Whether a port has links, but is not in the tree. Packets that arrive there are dropped: their sender also reaches
--- the tree by another port. O(log links).
+-- the tree by another port, or the links are known in one direction only. O(log links).
 isBlocked :: Place -> Topology -> Bool
 isBlocked place = Set.member place . blocked
 
@@ -308,7 +320,7 @@ withoutLinksAt place t =
 linkSeen :: Millis -> Path -> Place -> Place -> Topology -> (Topology, Changed)
 linkSeen time path from to t
   | from == to || not (known to) || (connected from && not (known from)) = (t, [])
-  | isOwnLink from to t = if path == AnyPath || Map.member link (cables t) then (seen t, []) else replant (seen t)
+  | Map.member link (links t) = if path == AnyPath || Map.member link (cables t) then (seen t, []) else replant (seen t)
   | otherwise = replant (seen (withoutHosts [from, to] t)) {lapsed = Map.delete link (lapsed t)}
   where
     link = (from, to)
@@ -463,7 +475,7 @@ replant t = (refresh concerned new, concerned)
     ends = endsOf (topologyLinks t)
     endsOf pairs = Set.fromList (concat [[from, to] | (from, to) <- pairs])
     -- The cables of other controllers are not known; they have the same links in the other direction.
-    tree = spanningTree (\link -> Map.member link (links t) && Map.notMember link (cables t)) (topologyLinks t)
+    tree = spanningTree (\link -> Map.member link (links t) && Map.notMember link (cables t)) (filter (isTwoWay t) (topologyLinks t))
     byswitch = Map.fromListWith Set.union [(d, Set.singleton p) | (d, p) <- Set.toList (ends <> endsOf (Map.keys (lapsed t)))]
     new = t {topologyTree = tree, blocked = ends `Set.difference` tree, trunks = byswitch, topologyVersion = topologyVersion t + 1}
     differing =

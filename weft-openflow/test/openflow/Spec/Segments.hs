@@ -4,6 +4,7 @@
 -- Networks in which bridges that are not controlled join the ports of switches.
 module Spec.Segments (tests) where
 
+import Control.Monad (forM_)
 import Data.List (foldl')
 import qualified Data.Map.Strict as Map
 import qualified Data.Set as Set
@@ -11,7 +12,7 @@ import Test.QuickCheck
 import Test.Tasty
 import Test.Tasty.HUnit
 import Test.Tasty.QuickCheck (testProperty)
-import Weft.OpenFlow.App (Flooding (..))
+import Weft.OpenFlow.App (Flooding (..), Millis)
 import Weft.OpenFlow.Lldp (Path (..))
 import Weft.OpenFlow.Message
 import Weft.OpenFlow.SpanningTree
@@ -19,7 +20,7 @@ import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
 
 tests :: TestTree
-tests = testGroup "segments" [onlySegment, besideCable, sameSwitch, cableAfterAll, floodedOnce]
+tests = testGroup "segments" [onlySegment, besideCable, sameSwitch, cableAfterAll, oneWayCable, oneWayCopy, directionLost, floodedOnce]
 
 place :: Int -> Int -> Place
 place d p = (DatapathId (fromIntegral d), PortNo (fromIntegral p))
@@ -75,6 +76,49 @@ cableAfterAll = testCase "nothing is flooded into a second cable, once its LLDP 
       (t2, _) = timePassed 23000 t1
   map (flood t1) second @?= [False, False]
   map (flood t2) second @?= [True, False]
+
+-- | The probes of these ports arrive at the other ones, and none in the other direction.
+arrive :: Path -> Millis -> [(Place, Place)] -> Topology -> Topology
+arrive path time pairs t = foldl' (\u (a, b) -> fst (linkSeen time path a b u)) t pairs
+
+-- | Of three switches the first and the third have a fibre that carries only one direction. The root of the tree is the
+-- first, so a tree of all links would use the fibre, and block the cable between the second and the third.
+oneWayCable :: TestTree
+oneWayCable = testCase "a link that is known in one direction is not used, and blocks no other" . forM_ [(place 1 3, place 3 3), (place 3 3, place 1 3)] $ \fibre@(from, to) -> do
+  let t = arrive Cable 6000 [fibre] (joins Cable [place 2 2, place 3 2] (joins Cable [place 1 1, place 2 1] (network [1 .. 3] [1 .. 4])))
+  map (flood t) [place 1 1, place 2 1, place 2 2, place 3 2] @?= [True, True, True, True]
+  -- Nothing is sent into the fibre, and what arrives there is dropped.
+  map (flood t) [from, to] @?= [False, False]
+  map (`isBlocked` t) [from, to] @?= [True, True]
+  isTwoWay t fibre @?= False
+  -- The other direction is seen, so the fibre is in the tree now, and the cable that closes the loop is not.
+  let t' = arrive Cable 7000 [(to, from)] t
+  map (flood t') [from, to, place 2 2, place 3 2] @?= [True, True, False, False]
+  isTwoWay t' fibre @?= True
+
+-- | A copy of what the third switch sends (a mirror port) arrives at the end of an intact cable.
+oneWayCopy :: TestTree
+oneWayCopy = testCase "a copy that arrives at an intact cable changes nothing there" $ do
+  let line = joins Cable [place 2 2, place 3 2] (joins Cable [place 1 1, place 2 1] (network [1 .. 3] [1 .. 4]))
+      t = arrive AnyPath 6000 [(place 3 3, place 1 1)] line
+  map (flood t) [place 1 1, place 2 1, place 2 2, place 3 2] @?= [True, True, True, True]
+  topologyTree t @?= topologyTree line
+  flood t (place 3 3) @?= False
+
+-- | A fibre of two that breaks.
+directionLost :: TestTree
+directionLost = testCase "a link leaves the tree when one direction has not been seen for its life, and comes back" $ do
+  let back = (place 2 1, place 1 1)
+      there = (place 1 1, place 2 1)
+      t0 = joins Cable [place 1 1, place 2 1] (network [1, 2] [1, 2])
+      t1 = fst (timePassed 21999 (arrive Cable 20000 [there] t0))
+      (t2, changed) = timePassed 22000 t1
+  map (flood t1) [fst there, snd there] @?= [True, True]
+  map (flood t2) [fst there, snd there] @?= [False, False]
+  (topologyLinks t2, changed) @?= ([there], map DatapathId [1, 2])
+  map (flood (arrive Cable 23000 [back] t2)) [fst there, snd there] @?= [True, True]
+  -- Nor is the other direction seen: the ports are edge ports again.
+  map (flood (fst (timePassed 36000 t2))) [fst there, snd there] @?= [True, True]
 
 -- | Cables and segments with up to four ports, each port at one of them.
 genSegments :: Gen [(Path, [Place])]

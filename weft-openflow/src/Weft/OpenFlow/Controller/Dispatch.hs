@@ -84,11 +84,17 @@ handlePacket c s context out !xid !p = case contextFlooding context of
   where
     here = (contextSwitch context, packetInPort p)
     -- A new link is answered by the probes of the receiving port: its earlier ones may have been sent before the other
-    -- end was there, and another controller may manage that end.
+    -- end was there, and another controller may manage that end. A link whose other direction is not known is answered
+    -- again, since the other end may have got a new master meanwhile. But it is answered at most once a second: a ring
+    -- of links with one direction each would multiply the answers without end.
     linkFrom path from = do
       before <- readIORef (controllerTopology c)
       topologyStep c (linkSeen (contextTime context) path from here)
-      unless (isOwnLink from here before) $
+      after <- readIORef (controllerTopology c)
+      let answered' = case lastProbe from here before of
+            Nothing -> False
+            Just time -> isTwoWay after (from, here) || contextTime context - time < 1000
+      unless answered' $
         probe c s [port | Just switch <- [Map.lookup (contextSwitch context) (topologySwitches before)], Just port <- [Map.lookup (packetInPort p) (switchPorts switch)]]
     unlessBlocked trunks act
       | packetInPort p `elem` trunks = readIORef (controllerTopology c) >>= \t -> if isBlocked here t then consumed else act

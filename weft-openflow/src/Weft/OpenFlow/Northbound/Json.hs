@@ -46,16 +46,17 @@ networkJson mostHosts t infos rates =
   object
     [ "version" .= topologyVersion t,
       "switches" .= [switchJson d i (Map.lookup d (topologySwitches t)) (Map.findWithDefault Map.empty d rates) | (d, i) <- Map.toList infos],
-      "links" .= [linkJson from to | (from, to) <- topologyLinks t],
+      "links" .= map linkJson (topologyLinks t),
       "host_count" .= Map.size (topologyHosts t),
       "hosts" .= map (uncurry hostJson) (maybe id take mostHosts (Map.toList (topologyHosts t)))
     ]
   where
-    linkJson from@(d, p) to@(d', p') =
+    linkJson link@(from@(d, p), to@(d', p')) =
       object
         [ "from" .= object ["switch" .= show d, "port" .= portJson p],
           "to" .= object ["switch" .= show d', "port" .= portJson p'],
-          "in_tree" .= (Set.member from (topologyTree t) && Set.member to (topologyTree t)),
+          "two_way" .= isTwoWay t link,
+          "in_tree" .= (isTwoWay t link && Set.member from (topologyTree t) && Set.member to (topologyTree t)),
           "bits_per_s" .= maybe 0 rateSent (Map.lookup d rates >>= Map.lookup p)
         ]
 
