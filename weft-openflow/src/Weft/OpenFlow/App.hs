@@ -111,7 +111,9 @@ floodActions context from = case contextFlooding context of
 -- | An event of a switch.
 data Event
   = -- | The switch has connected, or this controller, which was a slave at it, has become its master. In 1.3 its ports
-    -- follow as 'PortChanged'.
+    -- follow as 'PortChanged'. A switch of 1.3 reports packets by a flow of the controller: it is in table 0, has
+    -- priority 0 and matches all packets. The controller installs it before this event, and again when it is deleted.
+    -- An application that wants something else for all packets installs a flow of priority 1.
     SwitchUp !Features
   | -- | The switch has disconnected. Only 'shared' applications get this event; a 'perSwitch' state ends with its
     -- switch. A switch that connects again before its last connection has ended has not disconnected.

@@ -24,7 +24,7 @@ import Weft.Test.OpenVSwitch
 import Weft.Test.Skip (testCase)
 
 tests :: TestTree
-tests = testGroup "Open vSwitch" [testGroup (show version) (map ($ version) [switching, refusing, restarting, relearning, loop, forgedLldp, faultsBeside]) | version <- [V10, V13]]
+tests = testGroup "Open vSwitch" (flowsDeleted : [testGroup (show version) (map ($ version) [switching, refusing, restarting, relearning, loop, forgedLldp, faultsBeside]) | version <- [V10, V13]])
 
 tcp :: SockAddr -> String
 tcp address = "tcp:" <> show address
@@ -79,6 +79,25 @@ switching version = testCase "floods, learns, installs the exact flow" $ do
   where
     flows ovs = ofctl ovs ["-O", protocolName version, "dump-flows", "unix:" <> ovsDirectory ovs <> "/br0.mgmt"]
     exact l = all (`isInfixOf` l) ["priority=100,in_port=", "2,dl_src=02:00:00:00:00:02,dl_dst=02:00:00:00:00:01 actions=output:", "idle_timeout=60"]
+
+-- | The table-miss flow, too, by which the switch reports packets. Two times, since the flow that is installed again may
+-- also be deleted.
+flowsDeleted :: TestTree
+flowsDeleted = testCase "a switch of 1.3 whose flows are all deleted by another program still reports packets" $ do
+  needOvs
+  withOvs Dummy $ \ovs -> withTestController defaultSettings {settingsPortStats = Nothing} $ \c address -> do
+    dummyBridge ovs "OpenFlow13" "br0" 1 (tcp address)
+    forM_ [1 .. 2] $ \n -> dummyPort ovs "br0" ("p" <> show n) n
+    ready c 1 2
+    let bridge = "unix:" <> ovsDirectory ovs <> "/br0.mgmt"
+        tableMiss = eventually "the table-miss flow" (any ("priority=0 actions=CONTROLLER:65535" `isInfixOf`) . lines <$> ofctl ovs ["-O", "OpenFlow13", "dump-flows", bridge])
+    tableMiss
+    forM_ [[], ["--strict"]] $ \strict -> do
+      void (ofctl ovs (["-O", "OpenFlow13"] <> strict <> ["del-flows", bridge] <> ["priority=0" | not (null strict)]))
+      tableMiss
+    receive ovs "p1" 1 2
+    arrives ovs "p2" 1
+    noErrors ovs
 
 -- | No packet can be sent to the port ANY (NONE in 1.0).
 refusing :: Version -> TestTree

@@ -19,12 +19,13 @@ import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.OpenFlow.App
 import Weft.OpenFlow.Controller
+import Weft.OpenFlow.Match
 import Weft.OpenFlow.Message
 import Weft.OpenFlow.Types
 import Weft.OpenFlow.Wire
 
 tests :: TestTree
-tests = testGroup "roles" [roles, roleMeanwhile, staleGeneration, refusedRole, portsOfTakenOver V10, portsOfTakenOver V13, timeOver V10, timeOver V13]
+tests = testGroup "roles" [roles, tableMissDeleted, roleMeanwhile, staleGeneration, refusedRole, portsOfTakenOver V10, portsOfTakenOver V13, timeOver V10, timeOver V13]
 
 roles :: TestTree
 roles = testCase "a slave says nothing, a master does again" . withWitness plain $ \c address -> withPeer address $ \p -> do
@@ -45,6 +46,33 @@ roles = testCase "a slave says nothing, a master does again" . withWitness plain
     role m = case m of
       RoleRequest r g -> Just (r, g)
       _ -> Nothing
+
+-- | The removals of other flows are the applications', and those of 1.0, which has no such flow.
+tableMissDeleted :: TestTree
+tableMissDeleted = testCase "a master installs the table-miss flow again when it is removed, and a slave does not" $ do
+  forM_ [V10, V13] $ \version -> withTestControllerOf (patient plain) (perSwitch echo) $ \c address -> withPeer address $ \p -> do
+    switchHandshake c version 1 p
+    eventually "the role is known" (all infoActive <$> connectedSwitches c)
+    when (version == V13) (void (expect "the table-miss flow" tableMiss p))
+    sendMessageOf version 8 (gone missCookie) p
+    sendMessageOf version 9 (gone 5) p
+    let cookies n = mapM (const (snd <$> expect "a flow" (\case FlowModMessage f -> Just (flowCookie f, flowFlags f, flowPriority f, flowInstructions f); _ -> Nothing) p)) [1 .. n :: Int]
+        its cookie = (cookie, 0, 7, [])
+        missing = (missCookie, flagSendFlowRemoved, 0, [ApplyActions [output portController]])
+    cookies 2 >>= (@?= [if version == V13 then missing else its missCookie, its 5])
+    when (version == V13) $ do
+      setRole c (DatapathId 1) RoleSlave 7
+      void (expect "ROLE_REQUEST" (\case RoleRequest RoleSlave _ -> Just (); _ -> Nothing) p)
+      sendMessageOf version 8 (gone missCookie) p
+      sendMessageOf V13 6 (EchoRequest "still there") p
+      m <- expect "ECHO_REPLY and no flow before it" (\case EchoReply _ -> Just True; FlowModMessage _ -> Just False; _ -> Nothing) p
+      snd m @?= True
+  where
+    missCookie = 0x5745465400000000
+    tableMiss m = case m of FlowModMessage f | flowCookie f == missCookie -> Just (); _ -> Nothing
+    gone cookie = FlowRemovedMessage (FlowRemoved cookie 0 2 0 1 0 0 0 0 0 [])
+    -- Answers the removal of a flow with a flow of its cookie.
+    echo = App () $ \_ event () -> ((), [Send (FlowModMessage defaultFlowMod {flowCookie = removedCookie r, flowPriority = 7}) | FlowGone r <- [event]])
 
 -- | The election of a new connection takes long, and its result is obsolete when it ends.
 roleMeanwhile :: TestTree

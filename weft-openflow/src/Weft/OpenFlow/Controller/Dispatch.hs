@@ -132,7 +132,11 @@ handleOther c s context out h message = case message of
         report c (SwitchError d (fromIntegral t) (fromIntegral code))
         unless asked (deliverHere (headerXid h) (Other message))
   PortStatus reason port -> portNow reason port
-  FlowRemovedMessage r -> deliverHere (headerXid h) (FlowGone r)
+  FlowRemovedMessage r
+    | removedCookie r == tableMissCookie && sessionVersion s == V13 -> do
+      active <- readIORef (sessionActive s)
+      when active (void (writeMessage out V13 (replyXid (headerXid h)) tableMissFlow))
+    | otherwise -> deliverHere (headerXid h) (FlowGone r)
   StatsReplyMessage more reply -> do
     asked <- answered s h more reply
     case reply of

@@ -29,6 +29,7 @@ module Weft.OpenFlow.Controller.Roles
     roleRefused,
     configure,
     tableMissFlow,
+    tableMissCookie,
   )
 where
 
@@ -182,6 +183,18 @@ configure s = do
   void (postMessage s 5 (SetConfig (SwitchConfig 0 0xffff)))
   when (sessionVersion s == V13) (void (postMessage s 6 tableMissFlow))
 
--- | The flow for packets that match no other flow: without it a switch of 1.3 drops them (1.3.5, 5.4).
+-- | The flow for packets that match no other flow: without it a switch of 1.3 drops them (1.3.5, 5.4). If another program
+-- deletes it, the switch reports that, and "Weft.OpenFlow.Controller.Dispatch" installs it again.
 tableMissFlow :: Message
-tableMissFlow = addFlow 0 0 [] [output portController]
+tableMissFlow =
+  FlowModMessage
+    defaultFlowMod
+      { flowCookie = tableMissCookie,
+        flowPriority = 0,
+        flowFlags = flagSendFlowRemoved,
+        flowInstructions = [ApplyActions [output portController]]
+      }
+
+-- | The cookie of 'tableMissFlow': @WEFT@ in ASCII, and 0.
+tableMissCookie :: Word64
+tableMissCookie = 0x5745465400000000
