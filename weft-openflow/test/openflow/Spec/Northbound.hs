@@ -13,7 +13,7 @@ where
 import Control.Concurrent (forkIO, killThread, threadDelay)
 import Control.Concurrent.Async (concurrently)
 import Control.Exception (bracket, finally)
-import Control.Monad (forM_, forever, unless, void)
+import Control.Monad (forM_, forever, unless, void, when)
 import Data.Aeson
 import qualified Data.Aeson.KeyMap as KeyMap
 import qualified Data.ByteString as B
@@ -44,12 +44,13 @@ import Weft.OpenFlow.Message
 import Weft.OpenFlow.Northbound
 import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
+import Weft.OpenFlow.Wire (headerXid)
 import Weft.Socket (SockAddr (..))
 import Weft.Test.Files (withFolder)
 import Weft.Test.Skip (needProgram, skip, testCase)
 
 tests :: TestTree
-tests = testGroup "northbound" [network, flows, allFlows, refusals, whatIsWrong, prerequisites, notInFlow, settable, contentTypes, heads, tokens, tokenFiles, localOnly, metrics, events, oneEncoding, manyHosts, browser "desktop" 1280, browser "phone" 390]
+tests = testGroup "northbound" [network, portsAlone V10, portsAlone V13, flows, allFlows, refusals, whatIsWrong, prerequisites, notInFlow, settable, contentTypes, heads, tokens, tokenFiles, localOnly, metrics, events, oneEncoding, manyHosts, browser "desktop" 1280, browser "phone" 390]
 
 -- | Run with two switches that are linked, two hosts, and the northbound interface. The arguments: the reports of the
 -- page that 'framing' adds, the controller, the interface's port, and the peers of the two switches.
@@ -138,6 +139,29 @@ network = testCase "the network as JSON" . withNetwork $ \_ _ port _ _ -> do
     size v = case v of
       Array a -> length a
       _ -> 0
+
+-- | @weft controller --no-topology@. In 1.3 the ports are in the answer to a request, and in both versions PORT_STATUS
+-- changes them.
+portsAlone :: Version -> TestTree
+portsAlone version = testCase (show version <> ": ports are shown without discovery of links") . withTestController (patient defaultSettings {settingsPortStats = Nothing, settingsTopology = Nothing}) $ \c address -> withPeer address $ \p -> do
+  switchHandshake c version 1 p
+  when (version == V13) $ do
+    (h, ()) <- expect "the request for the ports" (\m -> if m == StatsRequestMessage PortDescRequest then Just () else Nothing) p
+    sendMessageOf V13 (headerXid h) (StatsReplyMessage False (PortDescReply [port i 0 | i <- [1 .. 4]])) p
+  side <- newNorthbound LocalClients c
+  Http.withServer (Http.setHost "127.0.0.1" (Http.setPort 0 Http.defaultSettings)) (northbound side) $ \server -> case Http.serverAddress server of
+    SockAddrInet n _ -> do
+      let shown = concatMap ports . fromMaybe [] . decodeStrict . snd <$> get' (fromIntegral n) "/v1/switches"
+      eventually "the ports" ((== [(i, True) | i <- [1 .. 4]]) <$> shown)
+      sendMessageOf version 0 (PortStatus PortModified (port 2 1)) p
+      sendMessageOf version 0 (PortStatus PortDeleted (port 3 0)) p
+      sendMessageOf version 0 (PortStatus PortAdded (port 9 0)) p
+      eventually "the changes" ((== [(1, True), (2, False), (4, True), (9, True)]) <$> shown)
+    _ -> assertFailure "no port"
+  where
+    port i state = Port (PortNo i) (MacAddress (fromIntegral i)) "p" 0 state (0, 0, 0, 0) (0, 0)
+    ports :: Object -> [(Int, Bool)]
+    ports o = [(i, up) | Just (Success ones) <- [fromJSON <$> KeyMap.lookup "ports" o], one <- ones, (Just (Success i), Just (Success up)) <- [(fromJSON <$> KeyMap.lookup "port" one, fromJSON <$> KeyMap.lookup "up" one)]]
 
 flows :: TestTree
 flows = testCase "flows are added, deleted and asked for" . withNetwork $ \_ _ port one _ -> do

@@ -151,7 +151,8 @@ handleOther c s context out h message = case message of
       -- What the applications answer comes first.
       void (writeMessage out (sessionVersion s) 4 (StatsRequestMessage PortDescRequest))
     portNow reason port = do
-      when (contextFlooding context /= FloodByItself) . topologyStep c $ case reason of
+      -- Also without discovery of links: the northbound interface shows the ports.
+      topologyStep c $ case reason of
         PortDeleted -> portRemoved d (portNumber port)
         _ -> portUpdated (contextTime context) d port
       known <- maybe False (Map.member (portNumber port) . switchPorts) . Map.lookup d . topologySwitches <$> readIORef (controllerTopology c)
