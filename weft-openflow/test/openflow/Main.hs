@@ -4,6 +4,7 @@ module Main (main) where
 
 import qualified Spec.Answers
 import qualified Spec.Cluster
+import qualified Spec.Flows
 import qualified Spec.Handshake
 import qualified Spec.Leaving
 import qualified Spec.Limits
@@ -25,4 +26,4 @@ import Test.Tasty hiding (defaultMain)
 import Weft.Test.Main (defaultMain)
 
 main :: IO ()
-main = defaultMain (testGroup "openflow" [Spec.Packets.tests, Spec.Network.tests, Spec.Segments.tests, Spec.Peers.tests, Spec.Handshake.tests, Spec.Roles.tests, Spec.Leaving.tests, Spec.Statistics.tests, Spec.Rude.tests, Spec.Limits.tests, Spec.Load.tests, Spec.Northbound.tests, Spec.Answers.tests, Spec.Ovs.tests, Spec.Secure.tests, Spec.Cluster.tests, Spec.Members.tests, Spec.Views.tests, Spec.Mininet.tests])
+main = defaultMain (testGroup "openflow" [Spec.Packets.tests, Spec.Network.tests, Spec.Segments.tests, Spec.Peers.tests, Spec.Handshake.tests, Spec.Roles.tests, Spec.Leaving.tests, Spec.Statistics.tests, Spec.Rude.tests, Spec.Limits.tests, Spec.Load.tests, Spec.Northbound.tests, Spec.Answers.tests, Spec.Flows.tests, Spec.Ovs.tests, Spec.Secure.tests, Spec.Cluster.tests, Spec.Members.tests, Spec.Views.tests, Spec.Mininet.tests])

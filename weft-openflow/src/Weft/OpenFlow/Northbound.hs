@@ -59,6 +59,7 @@ import Weft.OpenFlow.Controller
 import Weft.OpenFlow.Controller.Connection (tableMissFlow)
 import Weft.OpenFlow.Controller.Types (currentMillis)
 import Weft.OpenFlow.Message
+import Weft.OpenFlow.Northbound.Flow
 import Weft.OpenFlow.Northbound.Json
 import Weft.OpenFlow.Northbound.Page
 import Weft.OpenFlow.Topology
@@ -158,7 +159,7 @@ northbound n@(Northbound c access _ _) request respond = case (asked, pathInfo r
 
 onSwitch :: Controller -> DatapathId -> Version -> Method -> Text -> Request -> IO Response
 onSwitch c d version method what request = case (method, what) of
-  ("GET", "flows") -> asked (FlowStatsRequest everyFlow) (\parts -> [flowStatsJson f | FlowStatsReply fs <- parts, f <- fs])
+  ("GET", "flows") -> asked (FlowStatsRequest everyFlow) (\parts -> [flowStatsJson version f | FlowStatsReply fs <- parts, f <- fs])
   ("GET", "ports") -> asked (PortStatsRequest portAny) (\parts -> [portStatsJson p | PortStatsReply ps <- parts, p <- ps])
   ("POST", "flows") -> changed FlowAdd status201
   ("DELETE", "flows") -> changed FlowDelete status200

@@ -27,6 +27,7 @@ module Weft.OpenFlow.Types
     portController,
     portLocal,
     portAny,
+    reservedPorts,
 
     -- * Buffers
     BufferId (..),
@@ -87,19 +88,20 @@ newtype PortNo = PortNo Word32
 
 instance Show PortNo where
   show p@(PortNo n)
-    | Just name <- lookup p names = name
+    | Just name <- lookup p reservedNames = name
     | otherwise = show n
-    where
-      names =
-        [ (portInPort, "in_port"),
-          (portTable, "table"),
-          (portNormal, "normal"),
-          (portFlood, "flood"),
-          (portAll, "all"),
-          (portController, "controller"),
-          (portLocal, "local"),
-          (portAny, "any")
-        ]
+
+reservedNames :: [(PortNo, String)]
+reservedNames =
+  [ (portInPort, "in_port"),
+    (portTable, "table"),
+    (portNormal, "normal"),
+    (portFlood, "flood"),
+    (portAll, "all"),
+    (portController, "controller"),
+    (portLocal, "local"),
+    (portAny, "any")
+  ]
 
 -- | Whether a port is a physical port and not a reserved number.
 isPhysical :: PortNo -> Bool
@@ -140,6 +142,10 @@ portLocal = PortNo 0xfffffffe
 -- | No port, or any port (OFPP_NONE, OFPP_ANY).
 portAny :: PortNo
 portAny = PortNo 0xffffffff
+
+-- | The reserved ports, which 'show' shows by name.
+reservedPorts :: [PortNo]
+reservedPorts = map fst reservedNames
 
 -- | A packet buffered in the switch.
 newtype BufferId = BufferId Word32

@@ -4,7 +4,15 @@
 -- |
 -- What the REST interface answers if this controller is a slave of the switch, and if the switch refuses a request,
 -- gives a wrong answer, or has no such counter.
-module Spec.Answers (tests) where
+module Spec.Answers
+  ( tests,
+
+    -- * For other tests
+    Asked,
+    withNorthbound,
+    withSwitch,
+  )
+where
 
 import Control.Concurrent (forkIO, killThread)
 import Control.Concurrent.Async (wait, withAsync)
@@ -42,11 +50,16 @@ type Asked = Method -> String -> L.ByteString -> IO (Int, B.ByteString)
 
 -- | A switch of that version, and requests to the REST interface for the part of its path behind its ID.
 withSwitch :: Settings -> Version -> (Controller -> Peer -> Asked -> IO a) -> IO a
-withSwitch settings version act = withTestController (patient settings) $ \c address -> withPeer address $ \p -> do
+withSwitch settings version act = withNorthbound settings $ \c address asked -> withPeer address $ \p -> do
   switchHandshake c version 1 p
+  act c p asked
+
+-- | A controller, its address, and requests to its REST interface.
+withNorthbound :: Settings -> (Controller -> SockAddr -> Asked -> IO a) -> IO a
+withNorthbound settings act = withTestController (patient settings) $ \c address -> do
   side <- newNorthbound LocalClients c
   Http.withServer (Http.setHost "127.0.0.1" (Http.setPort 0 Http.defaultSettings)) (northbound side) $ \server -> case Http.serverAddress server of
-    SockAddrInet port _ -> act c p (\method path body -> request method (fromIntegral port) path (Just body) [(hContentType, "application/json")])
+    SockAddrInet port _ -> act c address (\method path body -> request method (fromIntegral port) path (Just body) [(hContentType, "application/json")])
     _ -> assertFailure "no port"
 
 -- | Counters are polled meanwhile, too. Before the answer to an echo, a switch of 1.0 has received nothing.

@@ -249,9 +249,9 @@ whatIsWrong = testCase "an error names the field" . withNetwork $ \_ _ port _ _ 
   forM_ ["match", "actions", "priority", "idle_timeout", "cookie"] $ \key ->
     names ("{\"" <> fromString key <> "\":null}") (key <> " is null")
   names "{\"match\":{\"in_port\":null}}" "in_port is null"
-  names "{\"match\":{\"in_port\":\"controller\"}}" "expected the number of a port, or one of local"
+  names "{\"match\":{\"in_port\":\"flood\"}}" "no packet comes in at the port flood; expected the number of a port, or one of local, controller"
   names "{\"match\":{\"vlan_vid\":4096}}" "a VLAN ID is at most 4095"
-  names "{\"actions\":[{\"output\":\"table\"}]}" "expected the number of a port, or one of in_port, normal, flood"
+  names "{\"actions\":[{\"output\":\"table\"}]}" "a flow sends nothing to the port table; expected the number of a port, or one of in_port, normal, flood"
   names "{\"match\":{\"eth_type\":2048,\"ipv4_dst\":\"010.0x1.0.1\"}}" "ipv4_dst"
   names "{\"match\":{\"eth_type\":2048,\"ipv4_dst\":\"10.0.0.5/0\"}}" "1 to 32"
   long <- said (L.replicate 60000 91)

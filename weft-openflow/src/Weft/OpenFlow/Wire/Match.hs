@@ -10,6 +10,9 @@ module Weft.OpenFlow.Wire.Match
     pokeMatch13,
     putField,
     getField,
+    fieldOf,
+    oxmOf,
+    isPrefix,
     putPort,
     getPort,
     putPortNo10,
@@ -150,6 +153,7 @@ getField = do
   body <- getBytes len
   pure (fieldOf c f body)
 
+-- | The field of a class, a number with mask bit, and a payload.
 fieldOf :: Word16 -> Word8 -> ByteString -> Field
 fieldOf c f body = case (c, f, B.length body) of
   (0x8000, 0, 4) -> InPort (PortNo (word32At 0 body))
@@ -177,6 +181,15 @@ fieldOf c f body = case (c, f, B.length body) of
   _ -> OtherField c f body
   where
     one = B.head body
+
+-- | The class of a field, and its number with mask bit, as on the wire.
+oxmOf :: Field -> (Word16, Word8)
+oxmOf field = case field of
+  OtherField c f _ -> (c, f)
+  _ -> case runPut (putField field) of
+    Just bytes -> (word16At 0 bytes, B.index bytes 2)
+    -- A value that has no encoding.
+    Nothing -> (0x8000, maxBound)
 
 -- 1.0 -----------------------------------------------------------------------------------
 
@@ -216,6 +229,7 @@ expressible field = case field of
   OtherField {} -> False
   _ -> True
 
+-- | Whether a mask selects the first bits of an address.
 isPrefix :: Word32 -> Bool
 isPrefix mask = countLeadingZeros (complement mask) == popCount mask
 
