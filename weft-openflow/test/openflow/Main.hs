@@ -15,6 +15,7 @@ import qualified Spec.Network
 import qualified Spec.Northbound
 import qualified Spec.Ovs
 import qualified Spec.Packets
+import qualified Spec.Page
 import qualified Spec.Peers
 import qualified Spec.Roles
 import qualified Spec.Rude
@@ -26,4 +27,4 @@ import Test.Tasty hiding (defaultMain)
 import Weft.Test.Main (defaultMain)
 
 main :: IO ()
-main = defaultMain (testGroup "openflow" [Spec.Packets.tests, Spec.Network.tests, Spec.Segments.tests, Spec.Peers.tests, Spec.Handshake.tests, Spec.Roles.tests, Spec.Leaving.tests, Spec.Statistics.tests, Spec.Rude.tests, Spec.Limits.tests, Spec.Load.tests, Spec.Northbound.tests, Spec.Answers.tests, Spec.Flows.tests, Spec.Ovs.tests, Spec.Secure.tests, Spec.Cluster.tests, Spec.Members.tests, Spec.Views.tests, Spec.Mininet.tests])
+main = defaultMain (testGroup "openflow" [Spec.Packets.tests, Spec.Network.tests, Spec.Segments.tests, Spec.Peers.tests, Spec.Handshake.tests, Spec.Roles.tests, Spec.Leaving.tests, Spec.Statistics.tests, Spec.Rude.tests, Spec.Limits.tests, Spec.Load.tests, Spec.Northbound.tests, Spec.Answers.tests, Spec.Flows.tests, Spec.Page.tests, Spec.Ovs.tests, Spec.Secure.tests, Spec.Cluster.tests, Spec.Members.tests, Spec.Views.tests, Spec.Mininet.tests])

@@ -7,6 +7,7 @@ module Spec.Northbound
 
     -- * For other tests
     request,
+    withBrowser,
   )
 where
 
@@ -464,19 +465,23 @@ manyHosts = testCase "an event has the first 500 hosts, and their number" . with
 browser :: String -> Int -> TestTree
 browser name width = testCase ("the page in a browser, " <> name) $ do
   needProgram "chromium"
-  withNetwork $ \seen _ port _ _ -> withFolder $ \dir ->
-    withFile (dir </> "log") WriteMode $ \out ->
-      withCreateProcess (proc "chromium" (arguments dir port)) {std_out = UseHandle out, std_err = UseHandle out, create_group = True} $ \_ _ _ process ->
-        ( do
-            void (timeout 150000000 (waitFor seen))
-            said <- readIORef seen
-            log' <- if null said then B.readFile (dir </> "log") else pure B.empty
-            assertEqual (unlines (lastOf 10 (lines (BC.unpack log')))) [T.pack ("2/2/1/2/2/2/fits/visible/columns" <> (if width > 760 then "2" else "1") <> "/live")] said
-        )
-          `finally` (interruptProcessGroupOf process >> waitForProcess process)
+  withNetwork $ \seen _ port _ _ -> withBrowser ("http://127.0.0.1:" <> show port <> "/frame/" <> show width) $ \written -> do
+    void (timeout 150000000 (waitFor seen))
+    said <- readIORef seen
+    log' <- if null said then written else pure ""
+    assertEqual log' [T.pack ("2/2/1/2/2/2/fits/visible/columns" <> (if width > 760 then "2" else "1") <> "/live")] said
+  where
+    waitFor seen = readIORef seen >>= \said -> if null said then threadDelay 50000 >> waitFor seen else pure ()
+
+-- | Run an action while Chromium shows a page. The argument reads the last lines that it has written.
+withBrowser :: String -> (IO String -> IO a) -> IO a
+withBrowser url act = withFolder $ \dir ->
+  withFile (dir </> "log") WriteMode $ \out ->
+    withCreateProcess (proc "chromium" (arguments dir)) {std_out = UseHandle out, std_err = UseHandle out, create_group = True} $ \_ _ _ process ->
+      act (unlines . lastOf 10 . lines . BC.unpack <$> B.readFile (dir </> "log"))
+        `finally` (interruptProcessGroupOf process >> waitForProcess process)
   where
     lastOf n xs = drop (length xs - n) xs
-    waitFor seen = readIORef seen >>= \said -> if null said then threadDelay 50000 >> waitFor seen else pure ()
-    arguments dir port =
+    arguments dir =
       ["--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--window-size=1400,900"]
-        <> ["--user-data-dir=" <> dir </> "profile", "http://127.0.0.1:" <> show port <> "/frame/" <> show width]
+        <> ["--user-data-dir=" <> dir </> "profile", url]

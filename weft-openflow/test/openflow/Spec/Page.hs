@@ -1,0 +1,96 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- What the page in a browser shows while the controller does not answer.
+module Spec.Page (tests) where
+
+import Control.Concurrent (threadDelay)
+import Control.Monad (forM_, unless, when)
+import Data.ByteString.Builder (byteString)
+import qualified Data.ByteString.Char8 as BC
+import qualified Data.ByteString.Lazy as L
+import Data.IORef
+import Network.HTTP.Types
+import Network.Wai (Application, pathInfo, responseLBS, responseStream, strictRequestBody)
+import Peer
+import Spec.Northbound (withBrowser)
+import System.Timeout (timeout)
+import Test.Tasty
+import Test.Tasty.HUnit hiding (testCase)
+import qualified Weft.Http as Http
+import Weft.OpenFlow.Controller
+import Weft.OpenFlow.Northbound
+import Weft.Socket (SockAddr (..))
+import Weft.Test.Skip (needProgram, testCase)
+
+tests :: TestTree
+tests = testGroup "the page" [noAnswer]
+
+-- | How requests for events are answered: by an event every half a second, by an error, or not at all.
+data Events = Sent | Refused | Withheld
+  deriving (Eq, Show)
+
+-- | The state, its class, the text with the time of the last answer, and the class of the figures.
+type Shown = [String]
+
+-- | A controller that has ended closes its connections; one that is stopped keeps them, silently.
+noAnswer :: TestTree
+noAnswer = testCase "shows that the controller does not answer, and since when" $ do
+  needProgram "chromium"
+  how <- newIORef Sent
+  reports <- newIORef []
+  withTestController defaultSettings $ \c _ -> do
+    side <- newNorthbound LocalClients c
+    Http.withServer (Http.setHost "127.0.0.1" (Http.setPort 0 Http.defaultSettings)) (around how reports (northbound side)) $ \server -> case Http.serverAddress server of
+      SockAddrInet port _ -> withBrowser ("http://127.0.0.1:" <> show port <> "/frame") $ \written -> do
+        let awaited wanted = do
+              found <- timeout 120000000 (untilM ((wanted `elem`) . map (take 2) <$> readIORef reports))
+              log' <- written
+              said <- readIORef reports
+              assertEqual (show (wanted, take 5 said) <> "\n" <> log') (Just ()) found
+              let matching = filter ((== wanted) . take 2) said
+              writeIORef reports []
+              pure (drop 2 (head' matching))
+            live = awaited ["live", ""] >>= (@?= "") . concat . drop 1
+        live
+        forM_ [Refused, Withheld] $ \failing -> do
+          writeIORef how failing
+          said <- awaited ["the controller does not answer", "lost"]
+          assertBool (show (failing, said)) (take 12 (concat said) == "last answer " && drop 1 said == ["old"])
+          writeIORef how Sent
+          live
+      _ -> assertFailure "no port"
+  where
+    head' xs = case xs of
+      x : _ -> x
+      [] -> []
+    untilM done = done >>= \ok -> unless ok (threadDelay 50000 >> untilM done)
+
+-- | Answer requests for events in the given way, and add a page that shows the interface's page in a frame and reports
+-- each change of its state.
+around :: IORef Events -> IORef [Shown] -> Application -> Application
+around how reports app asked respond = case pathInfo asked of
+  ["frame"] -> respond (responseLBS status200 [(hContentType, "text/html")] frame)
+  ["report"] -> do
+    said <- strictRequestBody asked
+    modifyIORef' reports (lines (BC.unpack (L.toStrict said)) :)
+    respond (responseLBS status200 [] "")
+  ["v1", "events"] -> do
+    now <- readIORef how
+    case now of
+      Sent -> respond . responseStream status200 [(hContentType, "text/event-stream")] $ \write flush ->
+        let sent = do
+              later <- readIORef how
+              when (later == Sent) (write (byteString event) >> flush >> threadDelay 500000 >> sent)
+         in sent >> silent
+      Refused -> respond (responseLBS status502 [] "")
+      Withheld -> silent >> respond (responseLBS status502 [] "")
+  _ -> app asked respond
+  where
+    silent = readIORef how >>= \now -> when (now == Withheld) (threadDelay 50000 >> silent)
+    event = "event: network\ndata: {\"version\":1,\"switches\":[],\"links\":[],\"host_count\":0,\"hosts\":[]}\n\n"
+    frame =
+      "<!DOCTYPE html><iframe id=f src=/></iframe><script>let before = '';"
+        <> "setInterval(() => { const d = document.getElementById('f').contentDocument, s = d && d.getElementById('state'); if (!s) return;"
+        <> "const now = s.textContent + '\\n' + s.className; if (now === before) return; before = now;"
+        <> "fetch('/report', { method: 'POST', body: now + '\\n' + (d.getElementById('answered') || s).textContent + '\\n' + d.querySelector('main').className }); }, 50);</script>"
