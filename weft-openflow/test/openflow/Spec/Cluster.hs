@@ -49,7 +49,7 @@ import Weft.Test.OpenVSwitch
 import Weft.Test.Skip (needProgram, testCase)
 
 tests :: TestTree
-tests = localOption (mkTimeout 600000000) $ testGroup "several controllers" [failover V13, failover V10, lostAnswer, unreachable, deathWithoutEtcd, silentEtcd, halfAnswer, brokenCallback, oneGeneration, lateKeys, manySwitches, oneOfTwo, answeredLink]
+tests = localOption (mkTimeout 600000000) $ testGroup "several controllers" [failover V13, failover V10, lostAnswer, unreachable, deathWithoutEtcd, silentEtcd, halfAnswer, brokenCallback, oneGeneration, lateKeys, manySwitches, oneOfTwo, answeredLink, answeredAgain]
 
 -- | The length of a lease in seconds. A controller has four rounds in this time.
 lease :: Int
@@ -383,6 +383,22 @@ answeredLink = testCase "a new link is answered by the probes of its port" $ do
     replicateM_ 10 (arrives 8 3 >> arrives 9 3)
     arrives 10 4
     sent >>= (@?= [output (PortNo 4)])
+
+-- | The other end's new master needs a probe of this end, as the one before does not report the other direction any more.
+-- The ports' probes at intervals also come meanwhile; port 2 has those that are answers more than port 1.
+answeredAgain :: TestTree
+answeredAgain = testCase "a link that is known in one direction is answered again" $ do
+  let key = fromMaybe (error "16 bytes") (lldpKey (B.pack "0123456789abcdef"))
+      settings = (patient defaultSettings) {settingsPortStats = Nothing, settingsDiscovery = seconds 1, settingsLldpKey = Just key}
+  withTestController settings $ \c address -> withPeer address $ \p -> do
+    switchHandshake c V10 1 p
+    sent <- newIORef (0 :: Int)
+    let probes = expect "probes" (\m -> case m of PacketOutMessage o -> Just (packetOutActions o); _ -> Nothing) p >>= count . snd >> probes
+        count actions = modifyIORef' sent (+ (if actions == [output (PortNo 2)] then 1 else if actions == [output (PortNo 1)] then (-1) else 0))
+    withAsync (probes :: IO ()) . const . eventually "two answers more than to the first probe" $ do
+      sendMessageOf V10 0 (PacketInMessage (PacketIn noBuffer 60 (PortNo 2) 0 0 0 [] (lldpFrame key (DatapathId 9) (PortNo 7) (MacAddress 3)))) p
+      threadDelay 700000
+      (>= 6) <$> readIORef sent
 
 -- | A proxy of an etcd that waits before it forwards a request with the key of a switch.
 slowly :: String -> (String -> IO a) -> IO a

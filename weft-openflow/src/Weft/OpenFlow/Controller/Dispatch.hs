@@ -13,6 +13,7 @@ import Data.ByteString (ByteString)
 import Data.IORef
 import qualified Data.Map.Strict as Map
 import Data.Maybe (fromMaybe)
+import Weft.Duration (toSeconds)
 import Weft.OpenFlow.App
 import Weft.OpenFlow.Controller.Discovery
 import Weft.OpenFlow.Controller.Errors
@@ -85,20 +86,21 @@ handlePacket c s context out !xid !p = case contextFlooding context of
     here = (contextSwitch context, packetInPort p)
     -- A new link is answered by the probes of the receiving port: its earlier ones may have been sent before the other
     -- end was there, and another controller may manage that end. A link whose other direction is not known is answered
-    -- again, since the other end may have got a new master meanwhile. But it is answered at most once a second: a ring
-    -- of links with one direction each would multiply the answers without end.
+    -- again, since the other end may have got a new master meanwhile, but only if the last probe came half an interval
+    -- before: otherwise a ring of links with one direction each would multiply the answers without end.
     linkFrom path from = do
       before <- readIORef (controllerTopology c)
       topologyStep c (linkSeen (contextTime context) path from here)
       after <- readIORef (controllerTopology c)
       let answered' = case lastProbe from here before of
             Nothing -> False
-            Just time -> isTwoWay after (from, here) || contextTime context - time < 1000
+            Just time -> isTwoWay after (from, here) || contextTime context - time < halfInterval
       unless answered' $
         probe c s [port | Just switch <- [Map.lookup (contextSwitch context) (topologySwitches before)], Just port <- [Map.lookup (packetInPort p) (switchPorts switch)]]
     unlessBlocked trunks act
       | packetInPort p `elem` trunks = readIORef (controllerTopology c) >>= \t -> if isBlocked here t then consumed else act
       | otherwise = act
+    halfInterval = round (toSeconds (settingsDiscovery (controllerSettings c)) * 500)
     -- Free the switch's buffer, if the packet is in one.
     consumed = do
       active <- readIORef (sessionActive s)
