@@ -14,7 +14,9 @@
 --
 -- When the work has begun, the thread puts the action that cancels it into a reference. The
 -- interrupter takes the action out. After putting it in, the thread checks the cell, and takes the action out
--- itself if it was too late for the interrupter. The one that takes it out runs it, so it runs once.
+-- itself if it was too late for the interrupter. The one that takes it out runs it, so it runs once. That may be another
+-- thread than the one that waits, or a loop between turns; so the action's exceptions are raised in none of them, but
+-- go to the program's handler for uncaught exceptions.
 module Weft.Hybrid.ExternalCall
   ( outside,
     Interrupted (..),
@@ -22,8 +24,9 @@ module Weft.Hybrid.ExternalCall
   )
 where
 
-import Control.Exception (SomeException, try)
+import Control.Exception (SomeException, catch, try)
 import Control.Monad (join, when)
+import GHC.Conc (getUncaughtExceptionHandler)
 import Weft.Hybrid.Park
 import Weft.Hybrid.Trace
 import Weft.Hybrid.Weak (touchRef)
@@ -47,12 +50,13 @@ data Promise a = Promise
 
 -- | Park a thread until the worker has a result for it. The last argument starts the work and
 -- returns the action that cancels it. That action runs once if the thread is interrupted; it must not block, and the
--- work may just have ended. An exception from starting the work is raised in the thread.
+-- work may just have ended. If it throws, the thread is interrupted all the same, and the exception goes to the
+-- program's handler for uncaught exceptions. An exception from starting the work is raised in the thread.
 outside :: Loop -> Context -> (a -> Trace) -> Interrupted a -> (Promise a -> IO (IO ())) -> IO Trace
 outside l ctx k interrupted begin = do
   cell <- newAtomicWords 1
   giveUp <- newRef (pure ())
-  let stopOnce = join (swapRef giveUp (pure ()))
+  let stopOnce = contained (join (swapRef giveUp (pure ())))
       withdraw = do
         found <- casWord cell 0 0 leaving
         when (found == 0) (stopOnce >> when (leaving == 2) gone)
@@ -91,3 +95,9 @@ outside l ctx k interrupted begin = do
     -- In its loop's inbox before it is not counted any more.
     back w task = resume (toLoop l) w task >> gone
     unwanted = either (const (pure ())) (guarded . dispose)
+
+-- | Run an action that does not block. Its exceptions go to the program's handler for uncaught exceptions, the
+-- asynchronous ones too: no other thread has sent them, since the action is masked. 'guarded' would throw those to the
+-- calling thread, and a loop's thread raises them in the hybrid thread that runs next.
+contained :: IO () -> IO ()
+contained act = mask_ act `catch` \e -> getUncaughtExceptionHandler >>= ($ (e :: SomeException))

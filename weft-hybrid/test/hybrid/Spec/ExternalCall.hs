@@ -8,8 +8,9 @@ where
 import Control.Concurrent (forkIO, threadDelay)
 import Control.Concurrent.MVar (newEmptyMVar, putMVar, takeMVar)
 import qualified Control.Exception as E
-import Control.Monad (forM_, void, when)
+import Control.Monad (forM_, replicateM_, void, when)
 import Data.IORef
+import GHC.Conc (getUncaughtExceptionHandler, setUncaughtExceptionHandler)
 import Support
 import Test.Tasty
 import Test.Tasty.HUnit
@@ -17,7 +18,8 @@ import Weft.Hybrid hiding (newEmptyMVar, putMVar, takeMVar, throwTo)
 import Weft.Hybrid.ExternalCall
 import Weft.Hybrid.Monad (call)
 import qualified Weft.Hybrid.Park as Park
-import Weft.Hybrid.Scheduler (placeIn)
+import Weft.Hybrid.Scheduler (placeIn, startScheduler, stopScheduler)
+import Weft.Hybrid.SystemCall (later, systemCall)
 
 tests :: IO Scheduler -> TestTree
 tests scheduler =
@@ -29,7 +31,9 @@ tests scheduler =
       test "killed, it stays for the end" (staysFor id),
       test "killed while masked, it stays for the end" (staysFor mask_),
       test "killed while the work begins" beginning,
-      test "a kill and the result at the same moment" races
+      test "a kill and the result at the same moment" races,
+      test "an exception of the action that cancels the work reaches no thread" cancelFails,
+      test "a scheduler ends although an action that cancels work throws" cancelFailsAtEnd
     ]
   where
     test name act = testCase name (within name (scheduler >>= act))
@@ -122,6 +126,70 @@ beginning s = do
   isKilled end @? show end
   eventually "giving up" ((== 1) <$> readIORef (workStopped w))
 
+-- | Interrupted by another thread, by a time limit and by a GHC thread. The action throws what a loop's thread would take
+-- for an exception of its own, too.
+cancelFails :: Scheduler -> Assertion
+cancelFails s = forM_ [E.toException Oops, E.toException E.ThreadKilled] $ \e -> do
+  let waits begun = systemCall (\c -> later c (\_ -> E.throwIO e <$ putMVar begun ())) :: Hybrid ()
+  end <- reporting (replicate 4 (show e)) $ do
+    box <- newEmptyMVar
+    bystander <- forkFromIn s (onGhcThread (takeMVar box))
+    r <- runIn s $ do
+      begun <- nonBlocking newEmptyMVar
+      t <- forkThread (waits begun)
+      onGhcThread (takeMVar begun)
+      killThread t
+      end <- waitCatch t
+      nonBlocking (isKilled end @? show end)
+      timeout (milliseconds 1) (waits begun)
+    r @?= Nothing
+    begun <- newEmptyMVar
+    t <- forkFromIn s (waits begun)
+    takeMVar begun
+    place <- placeIn s
+    Park.throwTo place t (E.toException E.ThreadKilled)
+    end <- runIn s (waitCatch t)
+    isKilled end @? show end
+    -- The exception comes while the work begins.
+    w <- forkFromIn s . systemCall $ \c -> later c $ \_ -> do
+      putMVar begun ()
+      threadDelay 2000
+      pure (E.throwIO e) :: IO (IO ())
+    takeMVar begun
+    Park.throwTo place w (E.toException E.ThreadKilled)
+    end' <- runIn s (waitCatch (w :: Thread))
+    isKilled end' @? show end'
+    putMVar box ()
+    runIn s (waitCatch bystander)
+  either (assertFailure . show) pure end
+
+-- | With handlers and without, identified or not.
+cancelFailsAtEnd :: Scheduler -> Assertion
+cancelFailsAtEnd _ = forM_ [roundRobin, priorities 3] $ \policy -> do
+  ends <- newIORef (0 :: Int)
+  reporting ["Oops", "Oops"] $ do
+    s <- startScheduler defaultSettings {settingsPolicy = policy, settingsGrace = seconds 50}
+    begun <- newEmptyMVar
+    let waits = systemCall (\c -> later c (\_ -> E.throwIO Oops <$ putMVar begun ())) :: Hybrid ()
+        noted act = act `finally` nonBlocking (count ends)
+    _ <- forkFromIn s (noted waits)
+    runIn s (fork (noted waits))
+    _ <- forkFromIn s (noted (nonBlocking (putMVar begun ()) >> sleep (seconds 100)))
+    replicateM_ 3 (takeMVar begun)
+    stopScheduler s
+  readIORef ends >>= (@?= 3)
+
+-- | Run an action, and expect that these exceptions go to the program's handler for uncaught ones, which may be a little
+-- later.
+reporting :: [String] -> IO a -> IO a
+reporting expected act = do
+  heard <- newIORef []
+  E.bracket getUncaughtExceptionHandler setUncaughtExceptionHandler $ \_ -> do
+    setUncaughtExceptionHandler (\e -> atomicModifyIORef' heard (\es -> (show e : es, ())))
+    a <- act
+    eventually ("the reports " <> show expected) ((== expected) <$> readIORef heard)
+    pure a
+
 -- | Either the thread has the result, or the result is disposed of. The work is cancelled only if no
 -- thread has the result.
 races :: Scheduler -> Assertion
@@ -146,5 +214,6 @@ races s = forM_ [1 .. times 300] $ \i -> do
   -- Killed after the result came and before it went on, it has neither.
   (taken + disposed <= 1) @? show (i, taken, disposed)
   (taken == 1 || isKilled end) @? show (i, end)
-  -- The interrupter marks the work before it cancels it, so the result may be disposed of and the thread be gone in between.
-  eventually (show (i, disposed)) ((disposed <=) <$> readIORef (workStopped w))
+  -- It is not cancelled if it ends while it begins.
+  stopped <- readIORef (workStopped w)
+  (taken + stopped <= 1) @? show (i, taken, stopped)
