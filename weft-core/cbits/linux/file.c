@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/io_uring.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/syscall.h>
@@ -108,9 +109,30 @@ static long try(const struct weft_file_op *op) {
   return -1;
 }
 
+/* A read of a named pipe, which has no RWF_NOWAIT. If no process has it open for writing, read(2) reports its end.
+ * poll(2) does not, unless one had it open since the reader opened it; so whoever waits for the descriptor misses that.
+ * vmsplice(2) reads without waiting also from a descriptor that can block, if that is not open for writing too. It
+ * ignores the bounds of packets, so it is used on an empty pipe only. */
+static long try_named_pipe(const struct weft_file_op *op) {
+  struct iovec part = {.iov_base = (void *)(uintptr_t)op->addr, .iov_len = op->len};
+  struct stat st;
+  int flags, bytes;
+  long r = -1;
+  if (part.iov_len > MOST_AT_ONCE) part.iov_len = MOST_AT_ONCE;
+  if (fstat(op->fd, &st) == 0 && S_ISFIFO(st.st_mode) && (flags = fcntl(op->fd, F_GETFL)) >= 0) {
+    if (flags & O_NONBLOCK)
+      r = readv(op->fd, &part, 1);
+    else if ((flags & O_ACCMODE) == O_RDONLY && ioctl(op->fd, FIONREAD, &bytes) == 0 && bytes == 0)
+      r = vmsplice(op->fd, &part, 1, SPLICE_F_NONBLOCK);
+  }
+  if (r < 0) errno = EAGAIN;
+  return r;
+}
+
 int weft_file_try(uint8_t opcode, int32_t fd, uint64_t off, uint64_t addr, uint32_t len, uint32_t flags) {
   struct weft_file_op op = {opcode, fd, off, addr, len, flags};
   long r = try(&op);
+  if (r < 0 && errno == EOPNOTSUPP && opcode == IORING_OP_READ && (int64_t)off == -1) r = try_named_pipe(&op);
   if (r >= 0) return (int)r;
   return errno == EOPNOTSUPP || errno == EINTR ? -EAGAIN : -errno;
 }

@@ -22,8 +22,9 @@ import System.Exit (ExitCode (..))
 import System.FilePath ((</>))
 import System.IO (hPutStrLn, stderr)
 import System.IO.Error (ioeGetErrorString)
-import System.Posix.Files (getFdStatus)
-import System.Posix.IO (closeFd, createPipe, dup)
+import System.Posix.Files (createNamedPipe, getFdStatus)
+import System.Posix.IO (FdOption (NonBlockingRead), OpenFileFlags (nonBlock), closeFd, createPipe, defaultFileFlags, dup, openFd, setFdOption)
+import qualified System.Posix.IO as Posix (OpenMode (ReadOnly))
 import System.Posix.Process (ProcessStatus (..), exitImmediately, forkProcess, getProcessStatus)
 import System.Posix.Types (Fd (..))
 import Test.Tasty
@@ -42,6 +43,7 @@ tests =
       testCase "the largest reads and writes transfer what there is" largest,
       testCase "an interrupted read loses nothing" keeps,
       testCase "closing ends a read that waits" closes,
+      testCase "a named pipe that nobody has open for writing is at its end" withoutWriter,
       testCase "a pipe has no offsets" offsets,
       testCase "many pipes wait at once" many,
       testCase "a forked child reads, writes and closes streams that threads of the parent are using" inherited,
@@ -125,6 +127,26 @@ withoutBlocking = withFolder $ \dir -> bracket opened closeFile $ \file -> do
 foreign import ccall unsafe "inotify_init1" c_inotify_init1 :: CInt -> IO CInt
 
 foreign import ccall unsafe "inotify_add_watch" c_inotify_add_watch :: CInt -> CString -> Word32 -> IO CInt
+
+-- | As read(2) has it: before the first writer, after it, and with a descriptor that blocks.
+withoutWriter :: Assertion
+withoutWriter = withFolder $ \folder -> do
+  let path = folder </> "pipe"
+      ends what file = finishes what (readNext file 100) >>= (@?= B.empty)
+  createNamedPipe path 0o600
+  withFile reading {openNonBlocking = True} path $ \file -> do
+    replicateM_ 3 (ends "before a writer" file)
+    withFile reading {openAccess = WriteOnly} path $ \w -> do
+      reader <- start (readNext file 100)
+      blocked reader >>= assertBool "it does not wait for the writer"
+      writeNext w (marked 0 10)
+      result "reading" reader >>= (@?= marked 0 10)
+      late <- start (readNext file 100)
+      blocked late >>= assertBool "it does not wait for more"
+      closeFile w
+      result "the end" late >>= (@?= B.empty)
+    replicateM_ 3 (ends "after the writer" file)
+  bracket (openFd path Posix.ReadOnly Nothing defaultFileFlags {nonBlock = True} >>= \fd -> setFdOption fd NonBlockingRead False >> fromDescriptor path fd) closeFile (ends "with a descriptor that blocks")
 
 -- | 4 GiB are no bytes if their number is cut to 32 bits. The string that is written is shorter than it says, which a
 -- pipe does not notice.
