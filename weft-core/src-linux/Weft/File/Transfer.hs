@@ -143,9 +143,8 @@ writeAt threads file off bytes = do
 
 -- | 'Weft.File.writeManyAt'. The strings are kept by the requests.
 writeManyAt :: MonadIO m => ThreadOps m -> File -> Offset -> [ByteString] -> m ()
-writeManyAt threads file off strings = do
-  written <- vectored loc opWriteParts keeping threads file off [(unsafeForeignPtrToPtr m `plusPtr` o, Count n) | (m, o, n) <- parts]
-  unless (written == sum [Count n | (_, _, n) <- parts]) (liftIO (ioError (tookNoMore loc)))
+writeManyAt threads file off strings =
+  () <$ writeParts loc keeping threads file off [(unsafeForeignPtrToPtr m `plusPtr` o, Count n) | (m, o, n) <- parts]
   where
     loc = "Weft.File.writeManyAt"
     parts = map B.toForeignPtr strings
@@ -188,16 +187,24 @@ readBufsAt threads file = vectored loc opReadParts (lent loc file) threads file
 
 -- | 'Weft.File.writeBufsAt'.
 writeBufsAt :: MonadIO m => ThreadOps m -> File -> Offset -> [(Ptr Word8, Count)] -> m Count
-writeBufsAt threads file = vectored loc opWriteParts (lent loc file) threads file
+writeBufsAt threads file = writeParts loc (lent loc file) threads file
   where
     loc = "Weft.File.writeBufsAt"
 {-# INLINE writeBufsAt #-}
+
+-- | Write all parts, or throw.
+writeParts :: MonadIO m => String -> (IO () -> RequestPolicy) -> ThreadOps m -> File -> Offset -> [(Ptr Word8, Count)] -> m Count
+writeParts loc policy threads file off parts = do
+  written <- vectored loc opWriteParts policy threads file off parts
+  unless (written == sum (map snd parts)) (liftIO (ioError (tookNoMore loc)))
+  pure written
+{-# INLINE writeParts #-}
 
 -- | Repeat requests for the rest until all is done, or one transfers nothing. The policy
 -- gets an action that keeps the vector of the parts alive.
 vectored :: MonadIO m => String -> (Fd -> Int64 -> Ptr () -> Int -> Op) -> (IO () -> RequestPolicy) -> ThreadOps m -> File -> Offset -> [(Ptr Word8, Count)] -> m Count
 vectored loc make policy threads file start given = do
-  liftIO (mapM_ (validate loc file start . countBytes . snd) given)
+  liftIO (mapM_ (validate loc file start . countBytes) (0 : map snd given))
   using threads loc file $ \fd -> go fd start (filter ((> 0) . snd) given) 0
   where
     go _ _ [] done = pure done

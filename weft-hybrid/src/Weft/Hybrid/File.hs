@@ -211,7 +211,11 @@ writeBufAt = Transfer.writeBufAt hybridThreads
 readBufsAt :: File -> Offset -> [(Ptr Word8, Count)] -> Hybrid Count
 readBufsAt = Transfer.readBufsAt hybridThreads
 
--- | Write several pieces of memory. Returns the number of bytes: all of them, unless the device is full.
+-- | Write several pieces of memory, one after the other, by one request for up to 1024 of them. The memory must stay
+-- valid until it returns; it is interrupted as 'readBufAt' is. Returns the number of bytes, which is that of all
+-- pieces: what a request leaves is written by the next one. If the device is full (@ENOSPC@) or the file may not grow
+-- (@EFBIG@), that is thrown, and a part may have been written. With 'openAppend' each request appends; bytes of other
+-- writers may come between those of two requests.
 writeBufsAt :: File -> Offset -> [(Ptr Word8, Count)] -> Hybrid Count
 writeBufsAt = Transfer.writeBufsAt hybridThreads
 

@@ -5,11 +5,11 @@ module Files.Contents
   )
 where
 
-import Control.Exception (try)
+import Control.Exception (bracket, bracket_, try)
 import Control.Monad (foldM, forM, forM_, unless, when)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Unsafe as B (unsafePackCStringLen, unsafeUseAsCStringLen)
-import Foreign.C.Error (eINVAL)
+import Foreign.C.Error (eFBIG, eINVAL, eSPIPE)
 import Foreign.ForeignPtr (withForeignPtr)
 import Foreign.Marshal.Alloc (allocaBytes)
 import Foreign.Marshal.Utils (copyBytes, fillBytes)
@@ -17,9 +17,11 @@ import Foreign.Ptr (castPtr, plusPtr, ptrToWordPtr)
 import GHC.IO.Exception (IOErrorType (InvalidArgument))
 import Harness
 import System.FilePath ((</>))
-import System.IO.Error (ioeGetErrorType, ioeGetFileName)
+import System.IO.Error (ioeGetErrorType, ioeGetFileName, isIllegalOperation)
 import System.Mem (performGC)
 import qualified System.Posix.Files as Posix
+import System.Posix.Resource (Resource (ResourceFileSize), ResourceLimit (..), ResourceLimits (..), getResourceLimit, setResourceLimit)
+import System.Posix.Signals (Handler (Ignore), fileSizeLimitExceeded, installHandler)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Test.Tasty.QuickCheck (Gen, choose, elements, forAllShow, ioProperty, listOf, oneof, testProperty, withMaxSuccess)
@@ -36,6 +38,9 @@ tests =
         forAllShow (listOf step) show (ioProperty . agrees),
       testCase "several pieces of memory are filled in order" pieces,
       testCase "more pieces than one call takes" manyPieces,
+      testCase "more pieces are written than one call takes, also at the end of a file" manyWritten,
+      testCase "no pieces are read and written, but only where others could be" noPieces,
+      testCase "pieces that a file has no room for are an error" noRoom,
       testCase "strings are written one later the other" manyStrings,
       testCase "past the page cache" direct,
       testCase "written past the page cache, whole, in blocks and in parts" directWrites,
@@ -119,6 +124,41 @@ manyPieces = withBytes 9000 $ \path -> withFile reading path $ \file -> allocaBy
   n @?= 9000
   got <- B.unsafePackCStringLen (castPtr p, 9000)
   got @?= marked 0 9000
+
+-- | 3,000 pieces, and more bytes than one call copies.
+manyWritten :: Assertion
+manyWritten = forM_ [False, True] $ \append -> withFolder $ \folder -> do
+  let path = folder </> "f"
+      mine = marked 7 3000000
+  withFile writing path (\file -> writeAt file 0 (marked 0 100))
+  n <- withFile writing {openTruncate = False, openAppend = append} path $ \file -> B.unsafeUseAsCStringLen mine $ \(p, _) ->
+    writeBufsAt file 50 [(castPtr p `plusPtr` (1000 * i), if i < 0 then 0 else 1000) | i <- [0 .. 2999] <> [-1]]
+  n @?= 3000000
+  got <- withFile reading path (\file -> readAt file 0 4000000)
+  assertBool "other bytes" (got == B.take (if append then 100 else 50) (marked 0 100) <> mine)
+
+noPieces :: Assertion
+noPieces = withBytes 10 $ \path -> allocaBytes 1 $ \p -> forM_ [[], [(p, 0), (p, 0)]] $ \none -> forM_ [writeBufsAt, readBufsAt] $ \act -> do
+  let mode = reading {openAccess = ReadWrite}
+  withFile mode path $ \file -> do
+    act file 5 none >>= (@?= 0)
+    failsWith "a negative offset" eINVAL (act file (-1) none)
+  withFile mode "/dev/null" $ \file -> failsWith "a device without offsets" eSPIPE (act file 0 none)
+  closed <- openFile mode path
+  closeFile closed
+  e <- failure "a closed file" (act closed 0 none)
+  assertBool (show e) (isIllegalOperation e)
+
+-- | By a limit on the size of files, as by a device that is full, some of the bytes are written first.
+noRoom :: Assertion
+noRoom = withFolder $ \folder -> withFile writing {openAccess = ReadWrite} (folder </> "f") $ \file -> B.unsafeUseAsCStringLen (marked 0 30000) $ \(p, _) -> do
+  limits <- getResourceLimit ResourceFileSize
+  bracket (installHandler fileSizeLimitExceeded Ignore Nothing) (\before -> installHandler fileSizeLimitExceeded before Nothing)
+    . const
+    . bracket_ (setResourceLimit ResourceFileSize limits {softLimit = ResourceLimit 20000}) (setResourceLimit ResourceFileSize limits)
+    $ failsWith "more than there is room for" eFBIG (writeBufsAt file 0 [(castPtr p `plusPtr` i, 15000) | i <- [0, 15000]])
+  got <- readAt file 0 30000
+  got @?= marked 0 20000
 
 manyStrings :: Assertion
 manyStrings = withFolder $ \folder -> withFile writing {openAccess = ReadWrite} (folder </> "f") $ \file -> do
