@@ -21,6 +21,7 @@ import HttpTests (client)
 import Options.Applicative hiding (Failure)
 import qualified Options.Applicative as O
 import OutputTests
+import QueueTests (queues)
 import ResultTests
 import System.Directory
 import System.FilePath (takeDirectory, (</>))
@@ -56,7 +57,7 @@ main =
   defaultMain $
     testGroup
       "bench"
-      [statistics, figures, judging, order, selecting, schedules, arguments, readings, json, tables, charts, timers, results, latencies, verdicts, theRegistry, papers, tops, quotas, programs, folders, linked, client]
+      [statistics, figures, judging, order, selecting, schedules, arguments, readings, json, tables, charts, timers, results, latencies, verdicts, theRegistry, papers, tops, quotas, programs, folders, linked, client, queues]
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- Programs that are run

@@ -1,8 +1,7 @@
 -- | Features of @weft serve@ beyond files: header fields, error pages, redirects, proxies, several addresses, virtual
--- hosts, passwords and compression.
-module Answering (tests, serving, freePort, overUnix) where
+-- hosts and compression.
+module Answering (tests, serving, getWith, freePort, overUnix) where
 
-import Control.Concurrent.Async (replicateConcurrently_)
 import Control.Exception
 import Control.Monad
 import qualified Data.ByteString.Char8 as B
@@ -32,8 +31,6 @@ tests program =
       addresses program,
       checking program,
       hosts program,
-      access program,
-      firstRequests program,
       compressing program
     ]
 
@@ -407,65 +404,6 @@ hosts program = testCase "virtual hosts with their own settings, and a reload" .
     port <- portOf p
     ask port "other.example" >>= (@?= 421) . status
     ask port "a.example" >>= answered 200 "a"
-
-access :: FilePath -> TestTree
-access program = testCase "--basic-auth: names and passwords, a reload, and a malformed file" . inFolder $ \folder -> do
-  let users = folder </> ".users"
-      -- The hash of "secret" by crypt(3).
-      line name = name <> ":$2y$05$q/CF38ZqM8E6v69QnSYuqe/rYpY7dj7v2fRI6mkfUOKLZO5CqhA4u"
-      with credentials = getWith ["Authorization: Basic " <> credentials]
-  writeFile users (unlines ["# who may", line "alice"])
-  createDirectoryIfMissing True (folder </> ".well-known" </> "acme-challenge")
-  writeFile (folder </> ".well-known" </> "acme-challenge" </> "token") "proof"
-  weft program [] ["serve", folder, "--port", "0", "--basic-auth", users, "--fallback", "/index.html"] $ \p -> do
-    port <- portOf p
-    refused <- get port "/"
-    status refused @?= 401
-    has "WWW-Authenticate: Basic realm=\"Restricted\", charset=\"UTF-8\"" refused
-    -- alice:secret, twice: the second time the password's digest is cached.
-    replicateM_ 2 (with "YWxpY2U6c2VjcmV0" port "/" >>= answered 200 "<p>home</p>")
-    -- alice:secrets, bob:secret, alice without a password, no Base64.
-    forM_ ["YWxpY2U6c2VjcmV0cw==", "Ym9iOnNlY3JldA==", "YWxpY2U=", "%%%"] $ \credentials ->
-      with credentials port "/" >>= (@?= 401) . status
-    -- Challenges of certificate authorities need none, but a path that is another one does.
-    get port "/.well-known/acme-challenge/token" >>= answered 200 "proof"
-    get port "/.well-known/acme-challenge/none" >>= (@?= 404) . status
-    exchange port (request "POST" "/.well-known/acme-challenge/token" "close") >>= (@?= 401) . status
-    forM_ ["/.well-known/acme-challenge", "/.well-known/acme-challenge/", "/.well-known/other"] $ \path -> get port path >>= (@?= 401) . status
-    forM_ ["/.well-known/acme-challenge/../../index.html", "/.well-known/acme-challenge/%2e%2e/%2e%2e/index.html"] $ \path -> get port path >>= (@?= 404) . status
-    -- /metrics and /healthz need no password.
-    get port "/healthz" >>= answered 200 "ok\n"
-    writeFile users (line "bob")
-    send' sigHUP p
-    hGetLine (output p) >>= (@?= "weft: reloaded")
-    with "YWxpY2U6c2VjcmV0" port "/" >>= (@?= 401) . status
-    with "Ym9iOnNlY3JldA==" port "/" >>= (@?= 200) . status
-    writeFile users "carol:secret"
-    send' sigHUP p
-    warned p "line 1 of"
-    with "Ym9iOnNlY3JldA==" port "/" >>= (@?= 200) . status
-
--- A browser opens several connections at once.
-firstRequests :: FilePath -> TestTree
-firstRequests program = testCase "--basic-auth: of ten first requests at once, one computes the hash" . inFolder $ \folder -> do
-  let users = folder </> ".users"
-      with credentials = getWith ["Authorization: Basic " <> credentials]
-  -- The hash of "secret" by crypt(3), of cost 12.
-  writeFile users "alice:$2b$12$mexXoRCjbDmKkDI8EgSFhuP4I6etEuIiqUEmmO.FbnDv0kOMmwxUq"
-  weft program [] ["serve", folder, "--port", "0", "--basic-auth", users] $ \p -> do
-    port <- portOf p
-    let ticks = do
-          pid <- maybe (assertFailure "the server has ended") pure =<< getPid (process p)
-          fields <- words . drop 1 . dropWhile (/= ')') <$> readFile ("/proc/" <> show pid <> "/stat")
-          evaluate (sum (map read (take 2 (drop 11 fields))) :: Int)
-        costOf act = do
-          before <- ticks
-          () <- act
-          subtract before <$> ticks
-    -- alice:secrets.
-    one <- costOf (with "YWxpY2U6c2VjcmV0cw==" port "/" >>= (@?= 401) . status)
-    ten <- costOf (replicateConcurrently_ 10 (with "YWxpY2U6c2VjcmV0" port "/" >>= answered 200 "<p>home</p>"))
-    assertBool (show (one, ten) <> " ticks of CPU time") (one > 0 && ten < 5 * one)
 
 compressing :: FilePath -> TestTree
 compressing program = testCase "--compress: text files, with their own entity tags; not pictures and small files" . inFolder $ \folder -> do

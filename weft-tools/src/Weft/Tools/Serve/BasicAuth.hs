@@ -8,11 +8,12 @@
 module Weft.Tools.Serve.BasicAuth
   ( Passwords,
     readPasswords,
+    Checks,
+    newChecks,
     authenticated,
   )
 where
 
-import Control.Concurrent.MVar
 import Control.Monad (when)
 import Crypto.Hash (Digest, SHA256, hash)
 import qualified Crypto.KDF.BCrypt as BCrypt
@@ -22,21 +23,32 @@ import qualified Data.ByteString.Char8 as B
 import qualified Data.CaseInsensitive as CI
 import Data.Char (isDigit)
 import Data.IORef
+import Data.IP (IP)
 import qualified Data.Map.Strict as Map
-import Network.HTTP.Types (hAuthorization, unauthorized401)
+import Network.HTTP.Types (hAuthorization, serviceUnavailable503, tooManyRequests429, unauthorized401)
 import Network.Wai
 import Weft.Blocking (blocking)
+import Weft.Tools.Serve.FairQueue
+import Weft.Tools.Serve.Forwarded (clientNetwork)
 import Weft.Tools.Serve.Respond (plainText)
 
--- | The accepted names and passwords.
-data Passwords = Passwords
-  { passwordsOf :: Map.Map ByteString ByteString,
-    -- | Digests of credentials that were accepted, so that their bcrypt hash is computed once and not for each request.
-    -- Written by the holder of the lock.
-    passwordsSeen :: IORef (Map.Map (Digest SHA256) ()),
-    -- | Only one hash is computed at a time, to limit the cost of guesses.
-    passwordsLock :: MVar ()
+-- | The names and the hashes of their passwords.
+newtype Passwords = Passwords (Map.Map ByteString ByteString)
+
+-- | The checks of passwords, for all hosts of a server.
+data Checks = Checks
+  { -- | One hash is computed at a time, to limit the cost of guesses, and for each client in turn, so that the guesses of
+    -- one client do not delay the others.
+    checksQueue :: FairQueue (Maybe IP) (Digest SHA256) Bool,
+    -- | Digests of accepted passwords with their names and hashes, so that a hash is computed once and not for each
+    -- request. They stay valid when the file changes, since one of an entry that has changed is not looked up any more.
+    -- Written by the thread that computes.
+    checksAccepted :: IORef (Map.Map (Digest SHA256) ())
   }
+
+-- | No check, and no accepted password.
+newChecks :: IO Checks
+newChecks = Checks <$> newFairQueue 8 100 <*> newIORef Map.empty
 
 -- | Read a file with lines @name:hash@. Empty lines and lines that begin with @#@ are skipped. Throws an 'IOError' if
 -- the file cannot be read or a line is wrong.
@@ -44,7 +56,7 @@ readPasswords :: FilePath -> IO Passwords
 readPasswords path = do
   content <- blocking (B.readFile path)
   entries <- mapM entry [(n, l) | (n, l) <- zip [1 :: Int ..] (map (B.dropWhileEnd (== '\r')) (B.lines content)), not (B.null l), not ("#" `B.isPrefixOf` l)]
-  Passwords (Map.fromList entries) <$> newIORef Map.empty <*> newMVar ()
+  pure (Passwords (Map.fromList entries))
   where
     entry (n, l) = case B.break (== ':') l of
       (name, rest)
@@ -55,11 +67,18 @@ readPasswords path = do
     -- Current software treats these three prefixes alike.
     canonical h = "$2b$" <> B.drop 4 h
 
--- | Run the application only for requests with a name and its password; others get 401.
-authenticated :: Passwords -> Middleware
-authenticated passwords app request respond = do
-  known <- maybe (pure False) (right passwords) (lookup hAuthorization (requestHeaders request) >>= credentials)
-  if known then app request respond else respond (plainText unauthorized401 [("WWW-Authenticate", "Basic realm=\"Restricted\", charset=\"UTF-8\"")])
+-- | Run the application only for requests with a name and its password; others get 401. A client with 8 checks that wait
+-- gets 429, and with 100 checks of all clients the next one gets 503.
+authenticated :: Checks -> Passwords -> Middleware
+authenticated checks passwords app request respond = do
+  known <- maybe (pure (Right False)) (right checks passwords (clientNetwork (remoteHost request))) (lookup hAuthorization (requestHeaders request) >>= credentials)
+  case known of
+    Right True -> app request respond
+    Right False -> respond (plainText unauthorized401 [("WWW-Authenticate", "Basic realm=\"Restricted\", charset=\"UTF-8\"")])
+    Left ClientFull -> respond (plainText tooManyRequests429 later)
+    Left AllFull -> respond (plainText serviceUnavailable503 later)
+  where
+    later = [("Retry-After", "5")]
 
 credentials :: ByteString -> Maybe (ByteString, ByteString)
 credentials value = case B.break (== ' ') value of
@@ -72,25 +91,26 @@ credentials value = case B.break (== ' ') value of
 
 -- | Check credentials in a time that does not tell whether the name exists or a part of the password is correct: for an
 -- unknown name a hash is computed too, and hashes are compared in constant time.
-right :: Passwords -> (ByteString, ByteString) -> IO Bool
-right passwords (name, password) = do
-  seen <- isSeen
+right :: Checks -> Passwords -> Maybe IP -> (ByteString, ByteString) -> IO (Either Refusal Bool)
+right checks (Passwords entries) client (name, password) = do
+  seen <- isAccepted
   if seen
-    then pure True
-    else withMVar (passwordsLock passwords) $ \_ -> do
-      -- The request that held the lock before may have had the same credentials, as a browser's first ones do.
-      seenMeanwhile <- isSeen
+    then pure (Right True)
+    else askFor (checksQueue checks) client digest $ do
+      -- A request that was before this one may have had the same credentials.
+      seenMeanwhile <- isAccepted
       if seenMeanwhile then pure True else compute
   where
-    isSeen = Map.member digest <$> readIORef (passwordsSeen passwords)
+    isAccepted = Map.member digest <$> readIORef (checksAccepted checks)
     compute = do
-      let (exists, stored) = maybe (False, someHash) ((,) True) (Map.lookup name (passwordsOf passwords))
-          !matches = BCrypt.validatePassword password stored
+      let !matches = BCrypt.validatePassword password stored
           known = exists && matches
-      when known (modifyIORef' (passwordsSeen passwords) remember)
+      when known (atomicModifyIORef' (checksAccepted checks) (\accepted -> (remember accepted, ())))
       pure known
-    digest = hash (name <> ":" <> password) :: Digest SHA256
-    remember seen = Map.insert digest () (if Map.size seen >= 10000 then Map.empty else seen)
-    someHash = case Map.elems (passwordsOf passwords) of
+    (exists, stored) = maybe (False, someHash) ((,) True) (Map.lookup name entries)
+    -- A name has no colon, and a hash has 60 bytes. An unknown name may stand with the hash of a known one.
+    digest = hash ((if exists then "+" else "-") <> name <> ":" <> stored <> password) :: Digest SHA256
+    remember accepted = Map.insert digest () (if Map.size accepted >= 10000 then Map.empty else accepted)
+    someHash = case Map.elems entries of
       h : _ -> h
       [] -> "$2b$05$CCCCCCCCCCCCCCCCCCCCC.E5YPO9kmyuRGyh0XouQYb4YMJKvyOeW"

@@ -8,6 +8,7 @@ module Weft.Tools.Serve.Forwarded
   ( trusted,
     throughProxy,
     forwarded,
+    clientNetwork,
     Addresses,
     newAddresses,
   )
@@ -86,6 +87,10 @@ forwarded proxies most (Addresses counts) app = \request respond ->
       [] -> Nothing
     change d key = atomicModifyIORef' counts $ \m ->
       let n = Map.findWithDefault 0 key m + d in (if n == 0 then Map.delete key m else Map.insert key n m, n :: Int)
+
+-- | The 'network' of a client; 'Nothing' for clients over Unix sockets.
+clientNetwork :: SockAddr -> Maybe IP
+clientNetwork = fmap (network . plain . fst) . fromSockAddr
 
 -- | An IPv4 address, or the first 64 bits of an IPv6 address, since a client can use every address with these bits.
 network :: IP -> IP

@@ -26,7 +26,7 @@ import qualified Data.ByteString.Char8 as B
 import Data.IORef
 import Data.Maybe (fromMaybe, isNothing)
 import Network.HTTP.Types (ResponseHeaders, notFound404)
-import Network.Wai (Application)
+import Network.Wai (Application, Middleware)
 import System.Posix.Files (deviceID, fileID, getFileStatus)
 import System.Posix.Types (DeviceID, FileID)
 import Weft.Blocking (blocking)
@@ -45,6 +45,7 @@ data Host = Host
     hostPlace :: (DeviceID, FileID),
     hostSettings :: Settings,
     hostPasswords :: Maybe Passwords,
+    hostChecks :: Checks,
     -- | Read by each request; written by one that finds Due, and by the timer that it starts.
     hostCheck :: IORef Check,
     -- | Whether a folder that could not be opened in place of this one was reported. Written by requests.
@@ -85,10 +86,10 @@ placeOf :: FilePath -> IO (DeviceID, FileID)
 placeOf path = (\status -> (deviceID status, fileID status)) <$> blocking (getFileStatus path)
 
 -- | Open the folder of the settings, or share it with the old host, if that has the same folder open. The cache is
--- kept if the settings on which it depends are equal. Throws an 'IOError' if the folder cannot be opened or the
+-- kept if the settings on which it depends are equal. All hosts of a server have the same checks of passwords. Throws an 'IOError' if the folder cannot be opened or the
 -- passwords cannot be read.
-openHost :: Maybe OpenFiles -> Maybe Host -> Settings -> IO Host
-openHost files old settings = do
+openHost :: Checks -> Maybe OpenFiles -> Maybe Host -> Settings -> IO Host
+openHost checks files old settings = do
   passwords <- mapM readPasswords (basicAuth settings)
   place <- placeOf (folderOf settings)
   static <- case old of
@@ -96,7 +97,7 @@ openHost files old settings = do
       | hostPlace h == place ->
         if filesOf (hostSettings h) == filesOf settings then pure (hostStatic h) else changeStatic (staticSettings files settings) (hostStatic h)
     _ -> openStatic (staticSettings files settings) (folderOf settings)
-  hostWith settings passwords place static
+  hostWith settings checks passwords place static
 
 -- | A host with the settings and passwords of another one, and the folder that is now at its path. Throws an 'IOError'
 -- if there is none.
@@ -104,12 +105,12 @@ reopenHost :: Maybe OpenFiles -> Host -> IO Host
 reopenHost files h = do
   place <- placeOf (hostFolder h)
   static <- openStatic (staticSettings files (hostSettings h)) (hostFolder h)
-  hostWith (hostSettings h) (hostPasswords h) place static
+  hostWith (hostSettings h) (hostChecks h) (hostPasswords h) place static
 
-hostWith :: Settings -> Maybe Passwords -> (DeviceID, FileID) -> Static -> IO Host
-hostWith settings passwords place static = Host static app place settings passwords <$> newIORef Due <*> newIORef False
+hostWith :: Settings -> Checks -> Maybe Passwords -> (DeviceID, FileID) -> Static -> IO Host
+hostWith settings checks passwords place static = Host static app place settings passwords checks <$> newIORef Due <*> newIORef False
   where
-    app = application settings passwords (if isNothing (folder settings) then nothing else staticApp static)
+    app = application settings (authenticated checks <$> passwords) (if isNothing (folder settings) then nothing else staticApp static)
     nothing _ respond = respond (plainText notFound404 [])
 
 staticSettings :: Maybe OpenFiles -> Settings -> StaticSettings
@@ -164,12 +165,12 @@ replaced h
 
 -- | The middleware in their order, and the files. Challenges of certificate authorities need no password, and get no
 -- fallback: it could be a page that needs one, and is no answer to a challenge.
-application :: Settings -> Maybe Passwords -> Application -> Application
-application settings passwords files =
+application :: Settings -> Maybe Middleware -> Application -> Application
+application settings authentication files =
   withHeaders (headers settings) . withCors (corsOrigins settings) . withErrorPages (errorPages settings) files
     . withRedirects (redirects settings)
     . withChallenges files
-    . maybe id authenticated passwords
+    . fromMaybe id authentication
     $ withFallback (fallback settings) files
 
 -- | Close the host's folder as soon as no request uses it. Called once for all hosts that share it.

@@ -38,6 +38,7 @@ import Weft.Prometheus
 import Weft.Socket (SockAddr)
 import Weft.Static (OpenFiles)
 import Weft.Tcp (Stack)
+import Weft.Tools.Serve.BasicAuth (Checks, newChecks)
 import Weft.Tools.Serve.Forwarded
 import Weft.Tools.Serve.Host
 import Weft.Tools.Serve.Messages
@@ -52,6 +53,7 @@ data Site = Site
     -- | The log, shared by all folders.
     siteFiles :: Maybe OpenFiles,
     siteAddresses :: Addresses,
+    siteChecks :: Checks,
     -- | The settings at the start, for those that a reload cannot change.
     siteFixed :: Settings,
     -- | Read by each request. Written by reloads, and by requests that find a folder replaced, who hold the lock.
@@ -84,15 +86,16 @@ hostsOf live = maybe id (:) (liveMain live) (Map.elems (liveHosts live))
 
 -- | Run an action with the folders and the log open. Throws an 'IOError' if one of them cannot be opened.
 withSite :: Sources -> Maybe OpenFiles -> (Site -> IO a) -> IO a
-withSite sources files act =
-  bracket (open files Nothing sources >>= newIORef) (\ref -> readIORef ref >>= mapM_ closeHost . hostsOf) $ \live -> withLog $ \accessLog -> do
+withSite sources files act = do
+  checks <- newChecks
+  bracket (open checks files Nothing sources >>= newIORef) (\ref -> readIORef ref >>= mapM_ closeHost . hostsOf) $ \live -> withLog $ \accessLog -> do
     counters <- newRequestCounters
     addresses <- newAddresses
     server <- newIORef Nothing
     tcp <- newIORef Nothing
     draining <- newIORef False
     changing <- newMVar ()
-    act (Site counters accessLog files addresses settings live changing server tcp draining)
+    act (Site counters accessLog files addresses checks settings live changing server tcp draining)
   where
     settings = sourcesMain sources
     withLog run' = case logTo settings of
@@ -102,9 +105,9 @@ withSite sources files act =
 
 -- | Open the folders that are not open yet. If one cannot be opened, closes those that it has opened and throws an
 -- 'IOError'.
-open :: Maybe OpenFiles -> Maybe Live -> Sources -> IO Live
-open files old sources = do
-  main' <- if folder settings == Nothing then pure Nothing else Just <$> openHost files (old >>= liveMain) settings
+open :: Checks -> Maybe OpenFiles -> Maybe Live -> Sources -> IO Live
+open checks files old sources = do
+  main' <- if folder settings == Nothing then pure Nothing else Just <$> openHost checks files (old >>= liveMain) settings
   hosts <- go [] (Map.toList (sourcesHosts sources)) `onException` mapM_ (closeUnless (old >>= liveMain)) main'
   pure (Live settings main' (Map.fromList hosts))
   where
@@ -113,7 +116,7 @@ open files old sources = do
       [] -> pure done
       (name, s) : rest -> do
         let before = old >>= Map.lookup name . liveHosts
-        host' <- openHost files before s
+        host' <- openHost checks files before s
         go ((name, host') : done) rest `onException` closeUnless before host'
     closeUnless before host' = unless (any (sameFolder host') before) (closeHost host')
 
@@ -250,7 +253,7 @@ followFolder site known = do
 changeSite :: Site -> Sources -> IO ()
 changeSite site sources = withMVar (siteChanging site) $ \_ -> do
   old <- readIORef (siteLive site)
-  new <- open (siteFiles site) (Just old) sources
+  new <- open (siteChecks site) (siteFiles site) (Just old) sources
   writeIORef (siteLive site) new
   -- Requests that have begun may still open files in them; the last one closes them.
   mapM_ closeHost [h | h <- hostsOf old, not (any (sameFolder h) (hostsOf new))]
