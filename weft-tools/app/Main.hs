@@ -13,7 +13,7 @@ import GHC.IO.Exception (IOException (ioe_description, ioe_filename))
 import Options.Applicative
 import System.Environment (getArgs)
 import System.Exit (ExitCode (..), exitWith)
-import System.IO (hFlush, hPutStrLn, hSetEncoding, stderr, stdin, stdout)
+import System.IO (hFlush, hSetEncoding, stderr, stdin, stdout)
 import System.IO.Error (ioeGetHandle, isResourceVanishedError)
 import Weft.Tools.Bench (benchCommand, benchSubcommands)
 import Weft.Tools.Cbench (cbenchCommand)
@@ -22,6 +22,7 @@ import Weft.Tools.Doctor (doctorCommand)
 import Weft.Tools.Get (getCommand)
 import Weft.Tools.Manual (Documented (..), manual, programVersion)
 import Weft.Tools.Serve (serveCommand)
+import Weft.Tools.StandardError (reportLine)
 import Weft.Tools.Tcp (tcpCommand, tcpSubcommands)
 import Weft.Tools.Top (topCommand)
 import Weft.Tools.Trace (traceCommand, traceSubcommands)
@@ -65,7 +66,7 @@ flushed act = do
   where
     failing e = do
       name <- takeWhile (not . ("-" `isPrefixOf`)) . take 1 <$> getArgs
-      unless (isResourceVanishedError e && ioeGetHandle e == Just stdout) (hPutStrLn stderr (unwords ("weft" : name) <> ": " <> said e))
+      unless (isResourceVanishedError e && ioeGetHandle e == Just stdout) (reportLine (unwords ("weft" : name) <> ": " <> said e))
       exitWith (ExitFailure 1)
     -- Without the name of a handle or of a function, which says nothing to a user.
     said e = maybe "" (<> ": ") (ioe_filename e) <> ioe_description e

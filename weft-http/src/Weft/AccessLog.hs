@@ -50,7 +50,6 @@ import Data.Time.Clock.POSIX (getPOSIXTime)
 import GHC.Conc (labelThread)
 import Network.HTTP.Types (Status)
 import Network.Wai (Middleware, Request)
-import System.IO (hPutStrLn, stderr)
 import Weft.AccessLog.Buffer
 import Weft.AccessLog.Line
 import Weft.AccessLog.Sink
@@ -59,6 +58,7 @@ import Weft.Core.Time (Duration, Instant (..), after, milliseconds, seconds)
 import qualified Weft.Core.Time as Time (until)
 import Weft.Exchange
 import Weft.Socket (SockAddr)
+import Weft.StandardError (reportLine)
 import Weft.Sys (now)
 import Weft.Timer (within)
 
@@ -89,7 +89,7 @@ defaultLogSettings =
       logFormat = Combined,
       logBuffer = 1024 * 1024,
       logDelay = milliseconds 100,
-      logOnError = \e n -> blocking (hPutStrLn stderr ("access log: " <> counted n <> " lost: " <> show e))
+      logOnError = \e n -> blocking (reportLine ("access log: " <> counted n <> " lost: " <> show e))
     }
   where
     counted n = show n <> (if n == 1 then " line" else " lines")

@@ -9,7 +9,7 @@ import Data.List (isInfixOf)
 import Network.Socket.ByteString (recv, sendAll)
 import Operating (callSilently, inFolder)
 import Program
-import System.Directory (createFileLink, doesFileExist)
+import System.Directory (createDirectory, createFileLink, doesFileExist)
 import System.Exit (ExitCode (..))
 import System.FilePath (takeDirectory, (</>))
 import System.IO (hGetLine)
@@ -35,6 +35,16 @@ tests program folder =
             said <- B.hGetContents (errors p)
             waitForProcess (process p) >>= (@?= ExitFailure 2)
             assertBool (show said) (B.pack message `B.isInfixOf` said),
+      testCase "in the locale C, a server names its folder and a missing one by their bytes" . inFolder $ \site -> do
+        let named = site </> "\xDCFF\xDCE4"
+        createDirectory named
+        weft program [("LC_ALL", "C")] ["serve", named, "--port", "0"] $ \p -> do
+          said <- B.hGetLine (output p)
+          assertBool (show said) (B.pack "/\xff\xe4 at http://" `B.isInfixOf` said)
+        weft program [("LC_ALL", "C")] ["serve", named </> "none", "--port", "0"] $ \p -> do
+          said <- B.hGetContents (errors p)
+          waitForProcess (process p) >>= (@?= ExitFailure 1)
+          assertBool (show said) (B.pack "/\xff\xe4/none does not exist\n" `B.isSuffixOf` said),
       testCase "without /proc, a listing has the folder's entries" . inFolder $ \site -> do
         needProgram "unshare"
         -- An empty /proc, for this process only.

@@ -29,6 +29,7 @@ import qualified Spec.Metrics
 import qualified Spec.Sending
 import qualified Spec.Serve
 import qualified Spec.Socket
+import qualified Spec.StandardError
 import qualified Spec.Stm
 import qualified Spec.Thread
 import qualified Spec.Time
@@ -56,7 +57,8 @@ main = do
           Spec.Time.tests Spec.Time.ghc,
           Spec.Timeout.tests Spec.Timeout.ghc
         ],
-      Spec.Exports.tests
+      Spec.Exports.tests,
+      Spec.StandardError.tests
     ]
       <> [maybe id (skipAll name) reason (group name n) | (n, (name, reason)) <- chosen]
   where

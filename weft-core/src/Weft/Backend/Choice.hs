@@ -24,12 +24,12 @@ import Control.Monad (join, unless)
 import Data.IORef
 import Data.List (find, intercalate)
 import System.Environment (lookupEnv)
-import System.IO (hPutStrLn, stderr)
 import System.IO.Unsafe (unsafePerformIO)
 import Weft.Backend.Platform (platformBackends)
 import Weft.Backend.Type
 import Weft.Backend.Unthreaded
 import Weft.Core.Backend (Backend (backendDescriptors, backendName))
+import Weft.StandardError (reportLine)
 
 -- | Names for @WEFT_BACKEND@ and 'newBackend', the preferred one first.
 backendNames :: [String]
@@ -106,7 +106,7 @@ make name = do
 warnUnthreaded :: IO ()
 warnUnthreaded = unless rtsSupportsBoundThreads $ do
   before <- atomicModifyIORef' warned (\w -> (True, w))
-  unless before . hPutStrLn stderr $
+  unless before . reportLine $
     "weft: " <> unthreadedReason <> ": the program runs on one core, and a blocking call stops all of its threads"
 
 warned :: IORef Bool

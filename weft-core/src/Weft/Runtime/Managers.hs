@@ -24,12 +24,12 @@ import Control.Monad (forM_, join, unless, void)
 import Data.List (partition)
 import Data.Maybe (catMaybes)
 import Foreign.Ptr (nullPtr)
-import System.IO (hPutStrLn, stderr)
 import Weft.Backend.Choice (chooseBackend)
 import Weft.Core.Manager
 import Weft.Core.Registry (Registry)
 import Weft.Core.Timer (Timer, fireTimer, timerDue)
 import Weft.FFI.Poll (pollWait)
+import Weft.StandardError (reportLine)
 import Weft.Sys
 import Weft.TimerQueue (newQueue)
 import Weft.Watchdog.Bound (boundFromEnvironment)
@@ -175,7 +175,7 @@ dispatcher m ready unmask = do
   where
     failed :: SomeException -> IO ()
     failed e = do
-      hPutStrLn stderr ("weft: dispatcher " <> show (managerIndex m) <> " failed and is replaced: " <> show e)
+      reportLine ("weft: dispatcher " <> show (managerIndex m) <> " failed and is replaced: " <> show e)
       requestStop m
       void (step m)
 

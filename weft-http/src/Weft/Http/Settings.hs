@@ -54,19 +54,16 @@ where
 import Control.Exception
 import Control.Monad (when)
 import Data.ByteString (ByteString)
-import qualified Data.ByteString as B
 import qualified Data.ByteString.Lazy.Char8 as L
 import Data.Maybe (isJust, isNothing)
 import Data.String (IsString (..))
-import qualified Data.Text as T
-import qualified Data.Text.Encoding as T
 import GHC.IO.Exception (IOErrorType (..))
 import Network.HTTP.Types
 import Network.Wai (Request, Response, responseLBS)
-import System.IO (stderr)
 import System.IO.Error (ioeGetErrorType, ioeGetFileName)
 import Weft.Http.Limits (Refusal)
 import Weft.Socket (SockAddr)
+import Weft.StandardError (reportLine)
 
 -- | A TCP port.
 type Port = Int
@@ -307,7 +304,7 @@ instance Exception ApplicationError
 -- | Print the exception to the standard error, if it should be displayed. The output is a single write, so that
 -- messages of two threads are not interleaved.
 defaultOnException :: Maybe Request -> SomeException -> IO ()
-defaultOnException _ e = when (defaultShouldDisplayException e) (B.hPut stderr (T.encodeUtf8 (T.pack (displayException e <> "\n"))))
+defaultOnException _ e = when (defaultShouldDisplayException e) (reportLine (displayException e))
 
 -- | 'False' for exceptions that only mean that a client has disconnected or sent something invalid, and for
 -- 'ThreadKilled'. 'True' for errors of files, which have the same types on network file systems.

@@ -32,7 +32,6 @@ where
 
 import Control.Exception (SomeException, catch, displayException)
 import Control.Monad (forM_, unless, void, when)
-import System.IO (hPutStrLn, stderr)
 import Weft.Backend.Choice (newDefaultBackend)
 import Weft.Core.Manager
 import Weft.Core.Timer (fireTimer)
@@ -46,6 +45,7 @@ import Weft.Hybrid.Ready
 import Weft.Hybrid.Shutdown
 import Weft.Hybrid.Trace
 import Weft.Hybrid.Watchdog
+import Weft.StandardError (reportLine)
 import Weft.Sys
 import Weft.TimerQueue (newQueue)
 
@@ -74,11 +74,11 @@ defaultSettings =
     { settingsLoops = Nothing,
       settingsPolicy = roundRobin,
       settingsOnException = \label e ->
-        hPutStrLn stderr ("weft-hybrid: " <> maybe "a thread" show label <> " died: " <> displayException e),
+        reportLine ("weft-hybrid: " <> maybe "a thread" show label <> " died: " <> displayException e),
       settingsOnDeadlock = \label ->
-        hPutStrLn stderr ("weft-hybrid: " <> show label <> " is deadlocked"),
+        reportLine ("weft-hybrid: " <> show label <> " is deadlocked"),
       settingsOnStall = \label d ->
-        hPutStrLn stderr ("weft-hybrid: " <> maybe "a thread" show label <> " has held its loop for " <> show (toSeconds d) <> " s: split the step by yield, or use blocking"),
+        reportLine ("weft-hybrid: " <> maybe "a thread" show label <> " has held its loop for " <> show (toSeconds d) <> " s: split the step by yield, or use blocking"),
       settingsGrace = seconds 5
     }
 
@@ -116,7 +116,7 @@ startScheduler settings = mask_ $ do
   forM_ made $ \l ->
     forkPinned (loopIndex l) ("weft hybrid loop " <> show (loopIndex l)) $ \unmask ->
       unmask (runLoop l) `catch` \e -> do
-        hPutStrLn stderr ("weft-hybrid: loop " <> show (loopIndex l) <> " failed: " <> show (e :: SomeException))
+        reportLine ("weft-hybrid: loop " <> show (loopIndex l) <> " failed: " <> show (e :: SomeException))
         endLoop l
   _ <- forkPinned 0 "weft hybrid watchdog" (\unmask -> unmask (watchLoops scheduler))
   pure scheduler

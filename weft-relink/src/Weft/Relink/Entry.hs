@@ -31,11 +31,11 @@ import GHC.Conc (STM, TVar)
 import GHC.Event (Event, evtWrite)
 import GHC.Exts (Int (I#), Int#, Ptr (..), RealWorld, State#, addrToAny#, oneShot)
 import GHC.IO (unIO)
-import System.IO (hPutStrLn, stderr)
 import System.IO.Error (ioeGetErrorString)
 import System.Posix.Types (Fd)
 import Weft.Backend (Choice (..), backendChoice)
 import Weft.Runtime (startManager)
+import Weft.StandardError (reportLine)
 import qualified Weft.Thread as W
 
 -- | An action, as the compiler has it.
@@ -92,11 +92,11 @@ timeoutUnboxed us act = timeout (I# us) act
 -- | Called as the program starts, in each forked child, and when a signal handler is installed. It is not replaced but
 -- preceded: with @WEFT_VERBOSE@ the program says what it runs on, the first time; and Weft's manager starts, as GHC's
 -- does, since later there may be no descriptors for it. Nothing that this throws may keep GHC's manager, which runs the
--- signal handlers, from starting: stderr may be closed, and the back end's name unknown.
+-- signal handlers, from starting: the back end's name may be unknown.
 ensureIOManagerIsRunning :: Compiled ()
 ensureIOManagerIsRunning = compiled $ do
   verbose <- cVerbose
-  when (verbose /= 0) (report `catch` ignored)
+  when (verbose /= 0) report
   startManager `catch` ignored
   join (originally cOriginalEnsure)
   where
@@ -104,11 +104,11 @@ ensureIOManagerIsRunning = compiled $ do
     ignored _ = pure ()
 {-# NOINLINE ensureIOManagerIsRunning #-}
 
--- | Print the back end, or why there is none.
+-- | Print the back end, or why there is none. Throws no 'IOException'.
 report :: IO ()
 report = do
   found <- try backendChoice
-  hPutStrLn stderr $ case found of
+  reportLine $ case found of
     Left e -> ioeGetErrorString e
     Right chosen
       | rtsSupportsBoundThreads ->

@@ -28,7 +28,7 @@ import Options.Applicative hiding (columns)
 import System.Directory (createDirectoryIfMissing)
 import System.Exit (ExitCode (..), exitWith)
 import System.FilePath (replaceBaseName, takeBaseName, (</>))
-import System.IO (hFlush, stderr, stdout)
+import System.IO (hFlush, stdout)
 import Weft.Tools.Bench.Bounds (missed)
 import Weft.Tools.Bench.Deadline (deadline)
 import Weft.Tools.Bench.Delay (delay)
@@ -64,6 +64,7 @@ import Weft.Tools.Bench.Tcp (tcp)
 import Weft.Tools.Bench.Timeout (timeout)
 import Weft.Tools.Bench.Types
 import Weft.Tools.Bench.Url (urlCommand)
+import Weft.Tools.StandardError (reportText)
 import Weft.Tools.Subcommand
 
 -- | All benchmarks, in the order of @weft bench all@.
@@ -156,7 +157,7 @@ paper list name options = do
       Just f -> do
         T.putStr . T.unlines $ [figurePlace f <> ": " <> figureTitle f, "The paper: " <> figureFinding f] <> ["Here: " <> figureNote f cores | not (T.null (figureNote f cores))]
         case figureBench f cores of
-          Left why -> T.hPutStrLn stderr ("weft bench: " <> wanted <> " cannot be measured here: " <> why) >> exitWith (ExitFailure 1)
+          Left why -> reportText ("weft bench: " <> wanted <> " cannot be measured here: " <> why) >> exitWith (ExitFailure 1)
           Right benchmark -> measure options {optionTarget = One wanted} [benchmark]
 
 measure :: Options -> [Benchmark] -> IO ()
@@ -175,7 +176,7 @@ measure options asked = do
   forM_ (optionPlot options) $ \file -> forM_ outcomes $ \(benchmark, outcome, _) ->
     writeText (plotFile file benchmark) (outcomePlot benchmark outcome)
   when (all (\(_, outcome, _) -> null (outcomeRuns outcome)) outcomes) $ do
-    T.hPutStrLn stderr "weft bench: nothing could be measured"
+    reportText "weft bench: nothing could be measured"
     exitWith (ExitFailure 1)
   when (optionCheck options && any (\(_, outcome, _) -> any missed (outcomeBounds outcome)) outcomes) $
     exitWith (ExitFailure 3)
@@ -190,7 +191,7 @@ measure options asked = do
       | otherwise = file
 
 refuse :: Text -> IO a
-refuse text = T.hPutStrLn stderr ("weft bench: " <> text) >> exitWith (ExitFailure 2)
+refuse text = reportText ("weft bench: " <> text) >> exitWith (ExitFailure 2)
 
 -- | Run benchmarks one after another, and print each result at once. The action also gets the result as JSON. If there
 -- are several benchmarks, a table of all bounds follows.
@@ -202,7 +203,7 @@ measureEach options benchmarks done = do
     now <- getMonotonicTime
     let env = plain {envRts = envRts plain <|> Just (benchRts benchmark), envSchedule = scheduleOf begun place <$> limit}
     when several $
-      T.hPutStrLn stderr (partLine place (length benchmarks) (benchName benchmark) (now - begun) (timeLeft (now - begun) place))
+      reportText (partLine place (length benchmarks) (benchName benchmark) (now - begun) (timeLeft (now - begun) place))
     outcome <- runBenchmark env selected benchmark
     T.putStrLn (renderOutcome (envPlan env) benchmark outcome)
     hFlush stdout
@@ -257,6 +258,6 @@ figuresCommand =
       outcomes <- measureEach options chosen $ \benchmark outcome json -> do
         let file = directory </> T.unpack (benchName benchmark) ++ ".json"
         if null (outcomeRuns outcome)
-          then T.hPutStrLn stderr ("weft bench: nothing of " <> benchName benchmark <> " could be measured: " <> T.pack file <> " stays as it was")
+          then reportText ("weft bench: nothing of " <> benchName benchmark <> " could be measured: " <> T.pack file <> " stays as it was")
           else writeOut file json
       when (all (\(_, outcome, _) -> null (outcomeRuns outcome)) outcomes) $ exitWith (ExitFailure 1)

@@ -29,7 +29,7 @@ import Data.Char (isAlpha, isAlphaNum, isDigit)
 import Data.List (nub)
 import GHC.IO.Exception (IOException (ioe_description))
 import System.Exit (ExitCode (..), exitWith)
-import System.IO (hPutStrLn, stderr)
+import Weft.Tools.StandardError (reportLine)
 
 -- | The contents of the note: the compiler, as in @__GLASGOW_HASKELL__@, and the functions that Weft serves.
 data Relinked = Relinked Int [String]
@@ -66,7 +66,7 @@ examineBinary :: FilePath -> IO ()
 examineBinary file = do
   content <- try (B.readFile file)
   case servedBy <$> content of
-    Left e -> hPutStrLn stderr ("weft doctor: " <> file <> ": " <> ioe_description e) >> exitWith (ExitFailure 2)
+    Left e -> reportLine ("weft doctor: " <> file <> ": " <> ioe_description e) >> exitWith (ExitFailure 2)
     Right (ByRelink note@(Relinked _ functions)) -> do
       putStrLn (file <> ": linked with weft-relink for GHC " <> compiler note <> "; on Weft, unless WEFT_DISABLE is set, run:")
       mapM_ (putStrLn . ("  " <>)) functions

@@ -39,6 +39,7 @@ import Weft.Tools.Bench.Output (checkOutputs, writeOut)
 import Weft.Tools.Cbench.FakeSwitch
 import Weft.Tools.Cbench.Histogram
 import Weft.Tools.Serve.Values (hostAndPort)
+import Weft.Tools.StandardError (reportLine)
 
 data Mode = Throughput | Latency | Idle
   deriving (Eq)
@@ -106,7 +107,7 @@ cbench :: Arguments -> IO ()
 cbench given = do
   hSetBuffering stdout LineBuffering
   when (isJust (argumentRate given) && argumentMode given /= Throughput) $
-    hPutStrLn stderr "weft cbench: --rate goes with --mode throughput" >> exitWith (ExitFailure 2)
+    reportLine "weft cbench: --rate goes with --mode throughput" >> exitWith (ExitFailure 2)
   checkOutputs "weft cbench" (filter (/= "-") (maybeToList (argumentJson given)))
   found <- getAddrInfo (Just defaultHints {addrSocketType = Stream}) (Just (fst (argumentController given))) (Just (snd (argumentController given)))
   ai <- maybe (refuse "the controller's name has no address") pure (firstOf found)
@@ -130,13 +131,13 @@ cbench given = do
   result <- resultOf given (zip before after) (fst end - fst start) (fromIntegral (snd end - snd start) * 1e-12) (length ended) times
   unless (argumentJson given == Just "-") (putStr (rendered given result))
   forM_ (argumentJson given) (writeJson given result)
-  forM_ (take 3 ended) (\(n, why) -> hPutStrLn stderr ("weft cbench: switch " <> show (n :: Int) <> ": " <> why))
+  forM_ (take 3 ended) (\(n, why) -> reportLine ("weft cbench: switch " <> show (n :: Int) <> ": " <> why))
   unless (null ended) (exitWith (ExitFailure 1))
   where
     firstOf xs = case xs of x : _ -> Just x; [] -> Nothing
 
 refuse :: String -> IO a
-refuse why = hPutStrLn stderr ("weft cbench: " <> why) >> exitWith (ExitFailure 1)
+refuse why = reportLine ("weft cbench: " <> why) >> exitWith (ExitFailure 1)
 
 -- | An 'IOException' without the function that threw it.
 reason :: SomeException -> String

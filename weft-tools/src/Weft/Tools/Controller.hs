@@ -21,7 +21,6 @@ import GHC.IO.Exception (IOException (ioe_description, ioe_location))
 import Options.Applicative hiding (command)
 import qualified Options.Applicative as Options
 import System.Exit (ExitCode (..), exitWith)
-import System.IO
 import System.IO.Error (ioeGetErrorString, isUserError)
 import System.Posix.Process (getProcessID)
 import System.Posix.Signals (Handler (Catch), installHandler, sigINT, sigTERM)
@@ -40,6 +39,7 @@ import Weft.Tools.Controller.Log
 import Weft.Tools.Serve.Listeners (cannotListenOn)
 import Weft.Tools.Serve.Messages (logError, logInfo)
 import Weft.Tools.Serve.Values (hostAndPort)
+import Weft.Tools.StandardError (reportLine)
 import Weft.Tools.Trust (tlsReason)
 import Weft.Transport (Connection)
 
@@ -200,7 +200,7 @@ northboundAccess given = case (argumentToken given, argumentHttp given) of
 
 -- | Print what is wrong with the options and exit with status 2.
 wrongUsage :: String -> IO a
-wrongUsage why = hPutStrLn stderr ("weft controller: " <> why) >> exitWith (ExitFailure 2)
+wrongUsage why = reportLine ("weft controller: " <> why) >> exitWith (ExitFailure 2)
 
 -- | Serve the northbound interface while an action runs, if an address is given for it.
 withHttp :: Arguments -> (String -> IO ()) -> Access -> Controller -> IO a -> IO a

@@ -19,13 +19,13 @@ import Data.Version (showVersion)
 import Options.Applicative
 import System.Directory (doesDirectoryExist, doesFileExist)
 import System.Exit (ExitCode (..), exitWith)
-import System.IO (hPutStrLn, stderr)
 import System.Info (arch, compilerName, compilerVersion, os)
 import Weft.File (FileEngine (..), filesChoice)
 import Weft.Tools.Binary (examineBinary)
 import Weft.Tools.Doctor.Finding
 import Weft.Tools.Doctor.Machine
 import Weft.Tools.Doctor.Subject
+import Weft.Tools.StandardError (reportLine)
 import Weft.Tools.Surroundings (findProgram)
 
 -- | The subcommand.
@@ -68,7 +68,7 @@ named text
     processNumber digits = case dropWhile (== '0') digits of
       significant | not (null significant), length significant < 10 -> Just (read significant)
       _ -> Nothing
-    refuse why = hPutStrLn stderr ("weft doctor: " <> why) >> exitWith (ExitFailure 2)
+    refuse why = reportLine ("weft doctor: " <> why) >> exitWith (ExitFailure 2)
 
 -- | The engine for files, and the reason if it is not io_uring.
 engineOf :: FileEngine -> Maybe String -> String

@@ -35,6 +35,7 @@ import Weft.Tools.Bench.Options (longestTime, noMoreThan, positive)
 import Weft.Tools.Bench.Output (isSpecial)
 import Weft.Tools.Http
 import Weft.Tools.Serve.Stack
+import Weft.Tools.StandardError (reportLine)
 import Weft.Tools.Trust
 import Weft.Transport (Instant, Transport (..), connAbort, connCloseGracefully, deadlineIn, isTimeout, socketTransport)
 import qualified Weft.Transport as Transport
@@ -120,7 +121,7 @@ said :: IOException -> String
 said = ioe_description
 
 failed :: Int -> String -> IO a
-failed code why = hPutStrLn stderr ("weft get: " <> why) >> exitWith (ExitFailure code)
+failed code why = reportLine ("weft get: " <> why) >> exitWith (ExitFailure code)
 
 -- | Fetch the URL from a server that is trusted, and write the body. The request began at a time in seconds, and is due
 -- at an instant. Returns the response's status.

@@ -17,7 +17,7 @@ where
 
 import Control.Concurrent (MVar, newEmptyMVar, takeMVar)
 import Control.Concurrent.Async (race)
-import Control.Exception (Exception, bracket, catch, catches, finally, throwIO, try)
+import Control.Exception (Exception, bracket, catch, catches, throwIO, try)
 import qualified Control.Exception as E (Handler (..))
 import Control.Monad (void, when)
 import Data.Char (isDigit)
@@ -42,6 +42,7 @@ import Weft.Socket (deadlineIn, isTimeout)
 import Weft.Tls (TlsClientSettings (..), Trust, defaultTlsClientSettings)
 import Weft.Tools.Bench.Options (positive)
 import Weft.Tools.Http
+import Weft.Tools.StandardError (reportText)
 import Weft.Tools.Surroundings (screenOn)
 import Weft.Tools.Top.Readings
 import Weft.Tools.Top.Terminal (onTerminal)
@@ -138,7 +139,7 @@ instance Exception PageError
 reportingPages :: Text -> IO a -> IO a
 reportingPages who act =
   act `catch` \(PageError status why) -> do
-    T.hPutStrLn stderr (who <> ": " <> why) `finally` hFlush stderr
+    reportText (who <> ": " <> why)
     exitWith (ExitFailure status)
 
 -- | Load the authorities for a page, once for all readings. The error is for 'reportingPages'.

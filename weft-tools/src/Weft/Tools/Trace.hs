@@ -28,7 +28,7 @@ import Options.Applicative
 import System.Directory (canonicalizePath, doesDirectoryExist, doesFileExist, makeAbsolute, removeFile, renameFile)
 import System.Exit (ExitCode (..), exitWith)
 import System.FilePath (replaceExtension, takeDirectory, takeFileName)
-import System.IO (IOMode (ReadMode), hFileSize, stderr, withBinaryFile)
+import System.IO (IOMode (ReadMode), hFileSize, withBinaryFile)
 import System.IO.Error (isDoesNotExistError, isPermissionError)
 import System.Posix.Files (getFileStatus, isDirectory, isRegularFile)
 import System.Posix.Process (getProcessID)
@@ -38,6 +38,7 @@ import Weft.Tools.Bench.Output (checkOutputs, sameFile, writeOut, writeText)
 import Weft.Tools.Bench.Proc (availableBytes)
 import Weft.Tools.Bench.Table (renderNumber)
 import Weft.Tools.Binary (Linked (..), howLinked, mentions, optionsAmong)
+import Weft.Tools.StandardError (reportText)
 import Weft.Tools.Subcommand
 import Weft.Tools.Surroundings (findProgram)
 import Weft.Tools.Trace.Chrome (chromeTrace)
@@ -132,13 +133,13 @@ record output program arguments = do
         Right (DamagedAt at) -> damaged code (recorded <> " is damaged from byte " <> T.pack (show at) <> " on. A program that forks cannot be recorded: its processes write to the same file")
         Right CutOff | code == ExitSuccess -> damaged code (recorded <> " is not complete, although " <> T.pack program <> " ended by itself. It has replaced itself by another program (execve), it has processes that write to the same file (fork), or the disk is full")
         Right end -> do
-          T.hPutStrLn stderr ("weft trace: " <> recorded <> " (weft trace view " <> recorded <> " shows it as a page)")
+          reportText ("weft trace: " <> recorded <> " (weft trace view " <> recorded <> " shows it as a page)")
           when (end == CutOff) $
-            T.hPutStrLn stderr ("weft trace: " <> T.pack program <> ending code <> " did not write the end of its log: the recording is incomplete")
+            reportText ("weft trace: " <> T.pack program <> ending code <> " did not write the end of its log: the recording is incomplete")
           exitWith code
   where
     -- Never a success.
-    damaged code why = T.hPutStrLn stderr ("weft trace: " <> why) >> exitWith (if code == ExitSuccess then ExitFailure 1 else code)
+    damaged code why = reportText ("weft trace: " <> why) >> exitWith (if code == ExitSuccess then ExitFailure 1 else code)
 
 -- | Run a program in the foreground until it ends. Ctrl-C is for the program, which usually ends by it and writes its
 -- log: 'waitForProcess' then throws 'UserInterrupt', after the program has ended by SIGINT. SIGTERM and SIGHUP are
@@ -193,7 +194,7 @@ view file page json = do
     Right size | Just why <- tooLarge size free -> pure (Left why)
     Right _ -> either (Left . ("it is " <>)) Right <$> readLog file
   case found of
-    Left why -> T.hPutStrLn stderr ("weft trace: " <> T.pack file <> ": " <> why) >> exitWith (ExitFailure 1)
+    Left why -> reportText ("weft trace: " <> T.pack file <> ": " <> why) >> exitWith (ExitFailure 1)
     Right (Recording entries end) -> do
       checkOutputs "weft trace" outputs
       let timeline = timelineOf entries
@@ -203,12 +204,12 @@ view file page json = do
       if printed then T.putStr content else writeText target content >> written target
       mapM_ (\name -> writeOut name (chromeTrace timeline) >> written name) json
       when (end == CutOff) $
-        T.hPutStrLn stderr ("weft trace: " <> T.pack file <> " is not complete, as if its program had been killed or the file cut off: the page shows what is there")
+        reportText ("weft trace: " <> T.pack file <> " is not complete, as if its program had been killed or the file cut off: the page shows what is there")
       unless (any (`M.member` timelineCounts timeline) ["sleeps", "events handed"]) $
-        T.hPutStrLn stderr "weft trace: the recording has no markers of Weft: the program does not run on Weft, or user events were off (+RTS -lu)"
+        reportText "weft trace: the recording has no markers of Weft: the program does not run on Weft, or user events were off (+RTS -lu)"
       case end of
         DamagedAt at -> do
-          T.hPutStrLn stderr ("weft trace: " <> T.pack file <> " is damaged: of what is in the file from byte " <> T.pack (show at) <> " on, at most the first events are shown")
+          reportText ("weft trace: " <> T.pack file <> " is damaged: of what is in the file from byte " <> T.pack (show at) <> " on, at most the first events are shown")
           exitWith (ExitFailure 1)
         _ -> pure ()
   where
@@ -234,4 +235,4 @@ whyNot e
   | otherwise = T.pack (ioe_description e)
 
 refuse :: Text -> IO a
-refuse message = T.hPutStrLn stderr ("weft trace: " <> message) >> exitWith (ExitFailure 2)
+refuse message = reportText ("weft trace: " <> message) >> exitWith (ExitFailure 2)

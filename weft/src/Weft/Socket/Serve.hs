@@ -57,7 +57,6 @@ import Foreign.C.Error
     ePROTO,
   )
 import GHC.Conc (labelThread)
-import GHC.Foreign (withCStringLen)
 import GHC.IO.Exception (IOException (ioe_errno))
 import Network.Socket
   ( AddrInfo (..),
@@ -71,7 +70,6 @@ import Network.Socket
     getAddrInfo,
   )
 import qualified Network.Socket as N
-import System.IO (hPutBuf, stderr, utf8)
 import System.IO.Error (catchIOError)
 import Weft.Blocking (blocking)
 import Weft.Core.Descriptor (prepareDescriptor)
@@ -80,6 +78,7 @@ import Weft.Duration
 import Weft.Socket.Basic
 import Weft.Socket.Options
 import Weft.Socket.Types
+import Weft.StandardError (reportLine)
 import Weft.Sys (now)
 import Weft.Thread.Time (within)
 
@@ -129,10 +128,7 @@ reportException :: Maybe SockAddr -> SomeException -> IO ()
 reportException peer e
   | Just io <- fromException e, fmap Errno (ioe_errno io) `elem` map Just [ePIPE, eCONNRESET] = pure ()
   | Just async <- fromException e, async `elem` [ThreadKilled, UserInterrupt] = pure ()
-  | otherwise = withCStringLen utf8 line (uncurry (hPutBuf stderr))
-  where
-    -- By one write: standard error has no buffer, so the characters of several reports would mingle.
-    line = "weft: " <> maybe "accept" show peer <> ": " <> displayException e <> "\n"
+  | otherwise = reportLine ("weft: " <> maybe "accept" show peer <> ": " <> displayException e)
 
 -- | A server that runs.
 data Server = Server

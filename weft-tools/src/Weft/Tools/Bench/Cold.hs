@@ -17,12 +17,13 @@ import qualified Data.ByteString as B
 import qualified Data.Text as T
 import System.Directory
 import System.FilePath ((</>))
-import System.IO (IOMode (ReadMode), hPutStrLn, openBinaryFile, stderr)
+import System.IO (IOMode (ReadMode), openBinaryFile)
 import System.Posix.Fcntl (Advice (AdviceDontNeed), fileAdvise)
 import System.Posix.IO (closeFd, handleToFd)
 import System.Process (callProcess, readProcess)
 import Text.Read (readMaybe)
 import Weft.Tools.Bench.Types
+import Weft.Tools.StandardError (reportLine)
 
 -- | A folder with the given number of files of the given size in KiB, called @f0@ and so on, all written to the disk.
 -- Created if it does not exist; refused if less than a tenth of the needed space would remain free.
@@ -72,4 +73,4 @@ forgetFiles folder count = do
       fileAdvise fd 0 0 AdviceDontNeed
 
 say :: String -> IO ()
-say = hPutStrLn stderr . ("weft bench: " <>)
+say = reportLine . ("weft bench: " <>)

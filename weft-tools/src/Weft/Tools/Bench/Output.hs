@@ -20,14 +20,14 @@ import Data.ByteString.Builder (Builder, hPutBuilder)
 import Data.Text (Text)
 import qualified Data.Text as T
 import qualified Data.Text.Encoding as T
-import qualified Data.Text.IO as T
 import GHC.IO.Exception (IOException (ioe_description))
 import System.Directory (canonicalizePath, doesDirectoryExist, removeFile, renameFile)
 import System.Exit (ExitCode (..), exitWith)
 import System.FilePath (equalFilePath, takeDirectory, takeFileName)
-import System.IO (Handle, IOMode (WriteMode), hClose, openBinaryTempFileWithDefaultPermissions, stderr, withBinaryFile)
+import System.IO (Handle, IOMode (WriteMode), hClose, openBinaryTempFileWithDefaultPermissions, withBinaryFile)
 import System.IO.Error (ioeSetFileName, modifyIOError)
 import System.Posix.Files (getFileStatus, isDirectory, isRegularFile)
+import Weft.Tools.StandardError (reportText)
 
 -- | Whether both names lead to the same file.
 sameFile :: FilePath -> FilePath -> IO Bool
@@ -48,7 +48,7 @@ checkOutputs command files = do
   forM_ (zip3 [0 ..] regular places) $ \(i, file, place) ->
     when (any (equalFilePath place) (take i places)) $ refuse ("two results cannot both be in " <> T.pack file)
   where
-    refuse why = T.hPutStrLn stderr (command <> ": " <> why) >> exitWith (ExitFailure 2)
+    refuse why = reportText (command <> ": " <> why) >> exitWith (ExitFailure 2)
     check file = do
       folder <- doesDirectoryExist file
       when folder (ioError (userError "it is a folder"))

@@ -23,6 +23,7 @@ import qualified Data.Text as T
 import qualified Data.Text.IO as T
 import GHC.Clock (getMonotonicTime)
 import System.IO (hFlush, stderr)
+import Weft.Tools.StandardError (reportText)
 import Weft.Tools.Surroundings (screenOn)
 
 -- | Used only by the thread that runs the benchmark.
@@ -54,7 +55,7 @@ step progress what = do
   let line = progressLine total done (now - progressBegun progress) what
   if progressTerminal progress
     then T.hPutStr stderr ("\r\ESC[K" <> T.take 118 line)
-    else T.hPutStrLn stderr line
+    else reportText line
   hFlush stderr
 
 -- | Add this many steps to the total.

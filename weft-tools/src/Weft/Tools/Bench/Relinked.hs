@@ -28,7 +28,7 @@ import System.Directory (doesFileExist, makeAbsolute)
 import System.Environment (getEnvironment)
 import System.Exit (ExitCode (..), exitWith)
 import System.FilePath (takeFileName, (</>))
-import System.IO (hFlush, stderr, stdout)
+import System.IO (hFlush, stdout)
 import Weft.Tools.Bench.Bounds (on)
 import Weft.Tools.Bench.Change
 import Weft.Tools.Bench.Child (locate)
@@ -43,6 +43,7 @@ import Weft.Tools.Bench.Trace (parseCounts, traceTool)
 import Weft.Tools.Bench.Types
 import Weft.Tools.Bench.Usage
 import Weft.Tools.Binary (ServedBy (..), servedBy)
+import Weft.Tools.StandardError (reportText)
 import Weft.Tools.Subcommand (Subcommand, subcommand)
 import Weft.Tools.Surroundings (findProgram)
 
@@ -107,7 +108,7 @@ measureProgram arguments = do
     find name = do
       here <- doesFileExist name
       if here then Just <$> makeAbsolute name else findProgram name
-    refuse message = T.hPutStrLn stderr ("weft bench run: " <> message) >> exitWith (ExitFailure 2)
+    refuse message = reportText ("weft bench run: " <> message) >> exitWith (ExitFailure 2)
 
 onWeft, onGhc :: Text
 onWeft = "weft-relink"
@@ -138,7 +139,7 @@ benchmark arguments path =
     timed env name disable = do
       usage <- finish env disable path (argArguments arguments)
       let most = [("max_rss_mb", usagePeak usage / 1e6) | usagePeak usage > 0]
-      when (null most) $ T.hPutStrLn stderr (name <> ": the program ended before its memory could be read")
+      when (null most) $ reportText (name <> ": the program ended before its memory could be read")
       pure [([], M.fromList ([("wall_s", usageWall usage), ("cpu_s", usageCpu usage)] <> most))]
     traced env disable = do
       strace <- locate env traceTool >>= maybe (failWith "missing: strace") pure

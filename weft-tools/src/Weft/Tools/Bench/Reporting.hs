@@ -23,7 +23,7 @@ import Options.Applicative
 import System.Directory (doesDirectoryExist, doesFileExist, listDirectory)
 import System.Exit (ExitCode (..), exitWith)
 import System.FilePath (makeRelative, takeDirectory, (</>))
-import System.IO (IOMode (ReadMode), hSetEncoding, stderr, utf8, withFile)
+import System.IO (IOMode (ReadMode), hSetEncoding, utf8, withFile)
 import Weft.Tools.Bench.Compare
 import Weft.Tools.Bench.Output (sameFile, writeText)
 import Weft.Tools.Bench.Readme
@@ -31,6 +31,7 @@ import Weft.Tools.Bench.Report
 import Weft.Tools.Bench.Saved
 import Weft.Tools.Bench.Types (Benchmark (..))
 import Weft.Tools.Bench.Url (urlLoad)
+import Weft.Tools.StandardError (reportText)
 import Weft.Tools.Subcommand (Subcommand, subcommand)
 
 -- | The three subcommands of @weft bench@, given the list of benchmarks.
@@ -87,7 +88,7 @@ compareCommand =
       after <- loaded [b]
       T.putStr (renderComparison before after)
       unless (comparable before after) $ do
-        T.hPutStrLn stderr "weft bench: nothing could be compared: no run of a subject with equal parameters is in both results"
+        reportText "weft bench: nothing could be compared: no run of a subject with equal parameters is in both results"
         exitWith (ExitFailure 2)
       when (check && becameWorse before after) $ exitWith (ExitFailure 3)
 
@@ -143,7 +144,7 @@ orRefuse :: IO a -> IO a
 orRefuse work = try work >>= either (\e -> refuse (T.pack (maybe "" (<> ": ") (ioe_filename e) <> ioe_description e))) pure
 
 refuse :: Text -> IO a
-refuse message = T.hPutStrLn stderr ("weft bench: " <> message) >> exitWith (ExitFailure 2)
+refuse message = reportText ("weft bench: " <> message) >> exitWith (ExitFailure 2)
 
 reading :: FilePath -> IO Text
 reading file = withFile file ReadMode $ \handle -> hSetEncoding handle utf8 >> T.hGetContents handle >>= \text -> T.length text `seq` pure text

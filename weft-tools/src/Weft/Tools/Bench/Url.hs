@@ -32,7 +32,6 @@ import Numeric (showFFloat)
 import Options.Applicative hiding (Failure, columns)
 import System.CPUTime (getCPUTime)
 import System.Exit (ExitCode (..), exitWith)
-import System.IO (stderr)
 import Weft.Socket (AddrInfo, getAddrInfo)
 import Weft.Tools.Bench.Json
 import Weft.Tools.Bench.Latency
@@ -45,6 +44,7 @@ import Weft.Tools.Bench.Types
 import Weft.Tools.Bench.UrlLoad
 import Weft.Tools.Http
 import Weft.Tools.Serve.Values (anyField)
+import Weft.Tools.StandardError (reportText)
 import Weft.Tools.Subcommand (Subcommand, subcommand)
 import Weft.Tools.Trust
 
@@ -87,10 +87,10 @@ runLoad threads json given = do
   endAsByInterrupt
   setNumCapabilities threads
   before <- getCPUTime
-  trust <- trustFor (loadTarget load) (loadTrust load) >>= either (\why -> T.hPutStrLn stderr ("weft bench url: " <> T.pack why) >> exitWith (ExitFailure 2)) pure
+  trust <- trustFor (loadTarget load) (loadTrust load) >>= either (\why -> reportText ("weft bench url: " <> T.pack why) >> exitWith (ExitFailure 2)) pure
   findHost (loadTarget load)
   (tally, wall, interrupted) <- generate load {loadTrust = trust}
-  when (interrupted && wall <= 0) $ T.hPutStrLn stderr "weft bench url: interrupted before the measured time" >> exitWith (ExitFailure 130)
+  when (interrupted && wall <= 0) $ reportText "weft bench url: interrupted before the measured time" >> exitWith (ExitFailure 130)
   after <- getCPUTime
   let busy = fromIntegral (after - before) / 1e12 / (wall + loadWarm load)
       metrics = tallyMetrics wall tally
@@ -101,8 +101,8 @@ runLoad threads json given = do
   forM_ json $ \file ->
     writeOut file $
       outcomeJson machine (Settings once [] Nothing False (settingsOf threads load)) urlLoad (Outcome [Run "server" (paramsOf load) (M.singleton 0 metrics)] [] [] [cutShort wall | interrupted])
-  when interrupted $ T.hPutStrLn stderr "weft bench url: interrupted" >> exitWith (ExitFailure 130)
-  when (tallyAnswered tally + tallyLate tally == 0) $ T.hPutStrLn stderr "weft bench url: no request was answered with a status below 400" >> exitWith (ExitFailure 1)
+  when interrupted $ reportText "weft bench url: interrupted" >> exitWith (ExitFailure 130)
+  when (tallyAnswered tally + tallyLate tally == 0) $ reportText "weft bench url: no request was answered with a status below 400" >> exitWith (ExitFailure 1)
   where
     load = given {loadFresh = loadFresh given || asksToClose (loadFields given)}
     cutShort wall = Failure "server" (paramsOf load) ("A signal ended it after " <> renderNumber wall <> " of " <> renderNumber (loadSeconds load) <> " s")
@@ -121,7 +121,7 @@ findHost target = case targetUnix target of
     case found :: Either IOException [AddrInfo] of
       Right _ -> pure ()
       Left e -> do
-        T.hPutStrLn stderr ("weft bench url: no address of " <> T.pack (targetHost target) <> ": " <> T.pack (ioe_description e))
+        reportText ("weft bench url: no address of " <> T.pack (targetHost target) <> ": " <> T.pack (ioe_description e))
         exitWith (ExitFailure 1)
 
 number :: Int -> Text

@@ -25,8 +25,6 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Unsafe as B
 import Data.Char (isControl)
-import qualified Data.Text as T
-import qualified Data.Text.Encoding as T
 import Foreign.C.Error (Errno (..), eAGAIN)
 import Foreign.Ptr (castPtr)
 import GHC.IO.Exception (IOException (ioe_description, ioe_errno, ioe_filename))
@@ -35,6 +33,7 @@ import System.Posix.IO (fdWriteBuf, stdError, stdOutput)
 import System.Posix.Types (Fd)
 import Weft.Blocking (Pool, PoolStatus (..), newPool, runIn, statusOf)
 import Weft.Duration (seconds)
+import Weft.StandardError (encoded)
 import Weft.Thread (threadWaitWrite)
 import Weft.Timer (within)
 
@@ -72,11 +71,13 @@ writeTo pool fd text = do
 writeError :: ByteString -> IO ()
 writeError = writeAll errors stdError
 
--- | A line, with its end, in which control characters are replaced by blanks.
+-- | A line, with its end, in which control characters are replaced by blanks. Bytes that are no text stay as they are.
 lineOf :: String -> ByteString
-lineOf text = T.encodeUtf8 (T.pack (map visible text <> "\n"))
+lineOf text = encoded (map visible text <> "\n")
   where
-    visible c = if isControl c then ' ' else c
+    visible c = if isControl c || isControlByte c then ' ' else c
+    -- A byte that is no text, and that some terminals take for a control character (ISO 6429, C1).
+    isControlByte c = c >= '\xDC80' && c <= '\xDC9F'
 
 writeAll :: Pool -> Fd -> ByteString -> IO ()
 writeAll pool fd = go

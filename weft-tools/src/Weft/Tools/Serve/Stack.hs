@@ -16,7 +16,6 @@ import Control.Exception (bracket, bracketOnError, catch)
 import Control.Monad (unless, when)
 import Data.Bits (shiftR)
 import GHC.IO.Exception (IOException (ioe_description))
-import System.IO (hPutStrLn, stderr)
 import System.IO.Error (isAlreadyInUseError, isDoesNotExistError, isPermissionError)
 import Weft.Duration (seconds)
 import Weft.Socket (Family (AF_INET, AF_INET6), SocketType (Datagram), bind, close, defaultProtocol, socket)
@@ -24,6 +23,7 @@ import Weft.Tcp hiding (close)
 import Weft.Tcp.Capture (captureTo)
 import Weft.Tcp.Device (Device (..))
 import Weft.Tcp.Device.Tun
+import Weft.Tools.Serve.Messages (logError)
 import Weft.Transport (Listener (..), Transport (..))
 
 -- | A TUN device and the stack's address on it.
@@ -58,7 +58,7 @@ withChosenStack (StackChoice name address) capture change act = case capture of
       warnUnreachable (deviceName device) address
       let usual = defaultSettings [address]
       withStack usual {stackTap = tap, stackConfig = change (stackConfig usual)} device (\st -> act st <* drainStack (seconds 1) st)
-    endedEarly path e = hPutStrLn stderr ("weft: the packet log " <> path <> " ends here: " <> ioe_description e)
+    endedEarly path e = logError ("weft: the packet log " <> path <> " ends here: " <> ioe_description e)
     unusable e = ioError (userError ("the TUN device " <> name <> " cannot be used: " <> ioe_description e <> advice e))
     advice e
       | isPermissionError e = "; opening one needs CAP_NET_ADMIN, or a device made for this user: ip tuntap add dev " <> name <> " mode tun user NAME"
@@ -75,7 +75,7 @@ warnUnreachable name address = do
   taken <- (True <$ bracket (socket family Datagram defaultProtocol) close (`bind` toSockAddr 0 address)) `catch` unknown False
   when taken $ warn ("the kernel has the address " <> showAddress address <> " itself, so no packet for it reaches the stack; choose another one of the interface's network")
   where
-    warn text = hPutStrLn stderr ("weft: warning: " <> text)
+    warn text = logError ("weft: warning: " <> text)
     family = case address of V4 _ -> AF_INET; V6 _ _ -> AF_INET6
     unknown :: a -> IOException -> IO a
     unknown a _ = pure a

@@ -16,12 +16,12 @@ import Data.List (intercalate)
 import GHC.IO.Exception (IOException (ioe_description))
 import Options.Applicative
 import System.Exit (ExitCode (..), exitWith)
-import System.IO
 import Weft.Tcp
 import Weft.Tcp.Capture (readCapture)
 import Weft.Tcp.Core (Instant (..), describe, since)
 import Weft.Tcp.Replay
 import Weft.Tcp.Wire.Segment (Segment (..), payloadLength)
+import Weft.Tools.StandardError (reportLine)
 import Weft.Tools.Subcommand (Subcommand, subcommand)
 
 -- | The subcommand.
@@ -54,7 +54,7 @@ run path side wanted brief = do
   let seen = seenIn link records
       unread = length (lefts seen)
       connectionsThere = zip [1 :: Int ..] (replay side (rights seen))
-  when (rest > 0) $ hPutStrLn stderr ("weft tcp replay: warning: " <> path <> " ends within a packet: its last " <> show rest <> " bytes are left out")
+  when (rest > 0) $ reportLine ("weft tcp replay: warning: " <> path <> " ends within a packet: its last " <> show rest <> " bytes are left out")
   when (unread > 0) $ putStrLn (show unread <> " packets could not be read: fragments, or cut off")
   when (null connectionsThere) $ failed (path <> " has no TCP segments")
   forM_ side $ \a ->
@@ -64,7 +64,7 @@ run path side wanted brief = do
   broken <- or <$> mapM (uncurry (shown brief)) [c | c@(n, _) <- connectionsThere, maybe True (== n) wanted]
   when broken (exitWith (ExitFailure 3))
   where
-    failed why = hPutStrLn stderr ("weft tcp replay: " <> why) >> exitWith (ExitFailure 1)
+    failed why = reportLine ("weft tcp replay: " <> why) >> exitWith (ExitFailure 1)
 
 -- | Print a replayed connection. Returns true if an invariant was violated.
 shown :: Bool -> Int -> Replayed -> IO Bool
