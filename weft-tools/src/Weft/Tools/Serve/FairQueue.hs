@@ -100,9 +100,9 @@ enqueue queue client work@(Work key _ fresh) s
   where
     before = Map.findWithDefault Seq.empty client (stateQueues s)
 
--- | Do all work that waits.
+-- | Do all work that waits. (By tail calls: 'mapM_' would let the stack grow as long as there is work.)
 serveQueues :: (Ord client, Ord key) => FairQueue client key a -> IO ()
-serveQueues queue = atomicModifyIORef' (queueState queue) dequeue >>= mapM_ serve
+serveQueues queue = atomicModifyIORef' (queueState queue) dequeue >>= maybe (pure ()) serve
   where
     serve (client, Work key act result) = do
       try act >>= putMVar result
