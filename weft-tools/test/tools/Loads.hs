@@ -179,7 +179,7 @@ tests program folder =
     ]
   where
     -- Forty requests. A connection pauses after an error, so that one alone could be late with the last of them.
-    load = loadBy 4
+    load = loadBy 10
     loadBy :: Int -> PortNumber -> [String] -> IO (ExitCode, String)
     loadBy clients port more = outcome program [] (loadArguments port ["--rate", "80", "--duration", "0.5", "--connections", show clients] <> more)
     closedLoop port = outcome program [] . loadArguments port
