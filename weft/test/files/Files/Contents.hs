@@ -149,16 +149,19 @@ noPieces = withBytes 10 $ \path -> allocaBytes 1 $ \p -> forM_ [[], [(p, 0), (p,
   e <- failure "a closed file" (act closed 0 none)
   assertBool (show e) (isIllegalOperation e)
 
--- | By a limit on the size of files, as by a device that is full, some of the bytes are written first.
+-- | By a limit on the size of files, as by a device that is full, some of the bytes are written first. The limit is far
+-- beyond the files of tests that run at the same time, and of their output.
 noRoom :: Assertion
 noRoom = withFolder $ \folder -> withFile writing {openAccess = ReadWrite} (folder </> "f") $ \file -> B.unsafeUseAsCStringLen (marked 0 30000) $ \(p, _) -> do
   limits <- getResourceLimit ResourceFileSize
   bracket (installHandler fileSizeLimitExceeded Ignore Nothing) (\before -> installHandler fileSizeLimitExceeded before Nothing)
     . const
-    . bracket_ (setResourceLimit ResourceFileSize limits {softLimit = ResourceLimit 20000}) (setResourceLimit ResourceFileSize limits)
-    $ failsWith "more than there is room for" eFBIG (writeBufsAt file 0 [(castPtr p `plusPtr` i, 15000) | i <- [0, 15000]])
-  got <- readAt file 0 30000
+    . bracket_ (setResourceLimit ResourceFileSize limits {softLimit = ResourceLimit (fromIntegral limit)}) (setResourceLimit ResourceFileSize limits)
+    $ failsWith "more than there is room for" eFBIG (writeBufsAt file (limit - 20000) [(castPtr p `plusPtr` i, 15000) | i <- [0, 15000]])
+  got <- readAt file (limit - 20000) 30000
   got @?= marked 0 20000
+  where
+    limit = 1099511627776
 
 manyStrings :: Assertion
 manyStrings = withFolder $ \folder -> withFile writing {openAccess = ReadWrite} (folder </> "f") $ \file -> do

@@ -20,11 +20,11 @@ import GHC.Conc (ThreadStatus (..), threadStatus)
 import Harness
 import System.Exit (ExitCode (..))
 import System.FilePath ((</>))
-import System.IO (hPutStrLn, stderr)
+import System.IO (IOMode (ReadMode), hPutStrLn, stderr)
+import qualified System.IO as IO
 import System.IO.Error (ioeGetErrorString)
 import System.Posix.Files (createNamedPipe, getFdStatus)
-import System.Posix.IO (FdOption (NonBlockingRead), OpenFileFlags (nonBlock), closeFd, createPipe, defaultFileFlags, dup, openFd, setFdOption)
-import qualified System.Posix.IO as Posix (OpenMode (ReadOnly))
+import System.Posix.IO (FdOption (NonBlockingRead), closeFd, createPipe, dup, handleToFd, setFdOption)
 import System.Posix.Process (ProcessStatus (..), exitImmediately, forkProcess, getProcessStatus)
 import System.Posix.Types (Fd (..))
 import Test.Tasty
@@ -146,7 +146,7 @@ withoutWriter = withFolder $ \folder -> do
       closeFile w
       result "the end" late >>= (@?= B.empty)
     replicateM_ 3 (ends "after the writer" file)
-  bracket (openFd path Posix.ReadOnly Nothing defaultFileFlags {nonBlock = True} >>= \fd -> setFdOption fd NonBlockingRead False >> fromDescriptor path fd) closeFile (ends "with a descriptor that blocks")
+  bracket (IO.openFile path ReadMode >>= handleToFd >>= \fd -> setFdOption fd NonBlockingRead False >> fromDescriptor path fd) closeFile (ends "with a descriptor that blocks")
 
 -- | 4 GiB are no bytes if their number is cut to 32 bits. The string that is written is shorter than it says, which a
 -- pipe does not notice.
