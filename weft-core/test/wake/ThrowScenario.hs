@@ -2,7 +2,8 @@
 
 -- |
 -- @throwTo@ in the simulator and in GHC's run-time system: small programs run on both. The outcomes of the
--- simulator's schedules with up to three departures are exactly the expected ones, and each outcome in the run-time system is one of them.
+-- simulator's schedules with up to three departures are exactly the expected ones, and each outcome in the run-time
+-- system is one of them.
 module ThrowScenario
   ( throwTests,
   )

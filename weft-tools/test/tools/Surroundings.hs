@@ -1,5 +1,5 @@
--- | The program in unusual surroundings: closed descriptors, the locale C, a full disk, terminals without escape sequences,
--- no search path, no folder for temporary files; a process that is stopped and continued.
+-- | The program in unusual surroundings: closed descriptors, the locale C, a full disk, terminals without escape
+-- sequences, no search path, no folder for temporary files; a process that is stopped and continued.
 module Surroundings (tests) where
 
 import Control.Concurrent (threadDelay)

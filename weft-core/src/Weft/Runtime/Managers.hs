@@ -200,9 +200,9 @@ managers :: IO [Manager]
 managers = running =<< runtime
 
 -- | Stop all dispatchers and release their kernel objects. Threads that wait for descriptors go on waiting with new
--- dispatchers, which also take over pending delays and timers: each fires once, at its time, and can be cancelled. For a program that
--- releases everything before it ends, or that changes the back end while nothing happens. Interruptible while it waits
--- for the dispatchers to end; they all end then too.
+-- dispatchers, which also take over pending delays and timers: each fires once, at its time, and can be cancelled. For
+-- a program that releases everything before it ends, or that changes the back end while nothing happens. Interruptible
+-- while it waits for the dispatchers to end; they all end then too.
 stopManagers :: IO ()
 stopManagers = do
   rt <- runtime

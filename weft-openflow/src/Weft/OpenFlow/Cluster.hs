@@ -413,8 +413,9 @@ type View = ([(Word64, Word32, Word64, Word32)], [(Word64, Word64, Word32, Maybe
 
 -- | Write our view to etcd: the parts that differ from what etcd has, which are given. The links of a switch that has got
 -- another master are shared until they expire. Otherwise they would be known in one direction only, and out of the tree,
--- until the new master has seen their probes. An etcd takes at most 1.5 MiB in a request, and keeps the earlier values of a key, so an unchanged part is not written again. Parts of
--- links are called @l0@, @l1@ and so on, those of hosts @h0@, @h1@ and so on.
+-- until the new master has seen their probes. An etcd takes at most 1.5 MiB in a request, and keeps the earlier values of
+-- a key, so an unchanged part is not written again. Parts of links are called @l0@, @l1@ and so on, those of hosts @h0@,
+-- @h1@ and so on.
 share :: Cluster -> Controller -> Map.Map ByteString Entry -> IO ()
 share cluster c before = do
   held <- readIORef (clusterHeld cluster)

@@ -138,8 +138,8 @@ tooMuchQueued = testCase "too many messages for a switch that reads nothing" . w
 
 -- Memory ----------------------------------------------------------------------------------
 
--- | Connections of 20 switches, each of which has sent 60,000 bytes of a message, one at a time: 1.2 MB. With a string for
--- each byte they would take more than 100 MB.
+-- | Connections of 20 switches, each of which has sent 60,000 bytes of a message, one at a time: 1.2 MB. With a string
+-- for each byte they would take more than 100 MB.
 singleBytes :: TestTree
 singleBytes = testCase "a message that arrives byte by byte takes a small multiple of its size" $ do
   c <- newController (patient plain) (perSwitch learningSwitch)

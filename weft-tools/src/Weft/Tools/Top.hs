@@ -4,9 +4,9 @@
 -- Description : @weft top@
 --
 -- A live view of a running program by its metrics page: its managers' activity on each capability, its requests, its
--- memory and its garbage collections. On a terminal the screen is updated in place and the keys q and ESC quit; otherwise,
--- or if @TERM@ is @dumb@, each reading is printed. Exit status: 0; 1 if the first reading fails, or any with @--count@; 2
--- for bad arguments.
+-- memory and its garbage collections. On a terminal the screen is updated in place and the keys q and ESC quit;
+-- otherwise, or if @TERM@ is @dumb@, each reading is printed. Exit status: 0; 1 if the first reading fails, or any with
+-- @--count@; 2 for bad arguments.
 module Weft.Tools.Top
   ( topCommand,
     trusted,

@@ -42,8 +42,8 @@ import Weft.OpenFlow.Wire.Match (fieldOf, isPrefix, oxmOf)
 
 -- Encoding --------------------------------------------------------------------------------
 
--- | The match of a flow as an object. A field whose mask is 0 is left out, since it matches all packets. So are fields that
--- a switch of 1.0 ignores (1.0.1, 5.2.3): IP fields without their prerequisites, and the priority of no VLAN tag.
+-- | The match of a flow as an object. A field whose mask is 0 is left out, since it matches all packets. So are fields
+-- that a switch of 1.0 ignores (1.0.1, 5.2.3): IP fields without their prerequisites, and the priority of no VLAN tag.
 matchJson :: Version -> Match -> Value
 matchJson version match = fieldsJson (filter (\field -> not (hasZeroMask field || ignored field)) match)
   where

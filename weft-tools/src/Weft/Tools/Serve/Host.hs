@@ -86,8 +86,8 @@ placeOf :: FilePath -> IO (DeviceID, FileID)
 placeOf path = (\status -> (deviceID status, fileID status)) <$> blocking (getFileStatus path)
 
 -- | Open the folder of the settings, or share it with the old host, if that has the same folder open. The cache is
--- kept if the settings on which it depends are equal. All hosts of a server have the same checks of passwords. Throws an 'IOError' if the folder cannot be opened or the
--- passwords cannot be read.
+-- kept if the settings on which it depends are equal. All hosts of a server have the same checks of passwords. Throws
+-- an 'IOError' if the folder cannot be opened or the passwords cannot be read.
 openHost :: Checks -> Maybe OpenFiles -> Maybe Host -> Settings -> IO Host
 openHost checks files old settings = do
   passwords <- mapM readPasswords (basicAuth settings)
