@@ -73,6 +73,7 @@ import Weft.Core.Timer
 import Weft.Core.Timers
 import Weft.Core.UseCount (Shut (StillUsed), UseCount (..), acquire, release, shut)
 import Weft.Core.Wake
+import Weft.Core.Yield
 import Weft.Sys
 
 -- | An event manager.
@@ -97,7 +98,6 @@ data Manager = Manager
     managerLateness :: !Histogram,
     -- | What the runner is doing, for the watchdog. Written by the runner.
     managerHeartbeat :: !Heartbeat,
-    -- | Where it writes markers.
     managerEventLog :: !EventLog,
     -- | Which of a program's dispatchers it is, from zero; -1 for one that the program made itself.
     managerIndex :: !Int,
@@ -241,7 +241,7 @@ loop m = mask_ $ do
           -- The kernel has just reported all events: the woken threads run before the next poll.
           busy <- if before == WokenUp then runTimers m else look m
           when watched (beat (managerHeartbeat m) Yielded)
-          yield
+          if before == WokenUp then yieldToWoken else yield
           if busy
             then pure Looked
             else do

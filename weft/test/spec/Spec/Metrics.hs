@@ -5,6 +5,7 @@ module Spec.Metrics
   )
 where
 
+import Control.Concurrent (forkOn, newEmptyMVar, putMVar, takeMVar)
 import Control.Monad (forM_, replicateM)
 import Harness
 import Test.Tasty
@@ -86,6 +87,23 @@ tests =
           [i | (i, n) <- zip [0 ..] (countsBuckets counts), n == 2] @?= [bucket ns]
           countsTotal counts @?= 2
         length (countsBuckets noCounts) @?= length ends + 1,
+      -- Otherwise the capability goes to another OS thread, and back at the next event.
+      testCase "a chain of threads runs before the dispatcher blocks" . withFds $ \fds -> do
+        (r, w) <- pipe fds
+        links <- replicateM 2 newEmptyMVar
+        let sleeps = sum . map metricsSleeps . filter ((== 0) . metricsCapability) . metricsCapabilities <$> readMetrics
+            rounds = 50 :: Int
+        chains <- replicateM rounds $ do
+          done <- newEmptyMVar
+          _ <- forkOn 0 (threadWaitRead r >> drain r >> sleeps >>= putMVar (head links))
+          forM_ (zip links (drop 1 links)) $ \(from, to) -> forkOn 0 (takeMVar from >>= putMVar to)
+          _ <- forkOn 0 (takeMVar (last links) >>= \before -> sleeps >>= putMVar done . subtract before)
+          pause 2
+          say w 1
+          result "the chain" =<< start (takeMVar done)
+        let whole = length (filter (== 0) chains)
+        -- Fewer than all: a time slice may end at any point.
+        assertBool (show chains) (2 * whole > rounds),
       testCase "spin: an idle program neither polls nor goes to sleep again" . withFds $ \fds -> do
         (r, w) <- pipe fds
         t <- start (threadWaitRead r)
