@@ -14,8 +14,9 @@ module Disk
   )
 where
 
-import Control.Concurrent (forkIO)
+import Control.Concurrent (forkOn)
 import Control.Exception (bracket)
+import Control.Monad (zipWithM_)
 import Data.Bits ((.|.))
 import Data.Int (Int64)
 import Data.Word (Word8)
@@ -41,8 +42,9 @@ type Thread = IO
 plain :: IO a -> Thread a
 plain = id
 
+-- | Pinned, as on Weft; here it makes no difference.
 startAll :: [Thread ()] -> IO ()
-startAll = mapM_ forkIO
+startAll = zipWithM_ forkOn [0 ..]
 
 -- | Run with a function that reads from an offset into a buffer, past the page cache: how many bytes, or -1.
 withDisk :: FilePath -> ((Int64 -> Ptr Word8 -> Int -> Thread Int) -> IO a) -> IO a

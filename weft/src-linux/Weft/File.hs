@@ -10,9 +10,14 @@
 -- >   begin <- readAt file 0 64
 -- >   print (size, begin)
 --
--- Requests that have to wait for a disk are blocking calls as long as at most three of them are in progress; further
--- ones go in batches to an io_uring, one for each capability. If the kernel refuses io_uring, they go to the pool of
+-- Requests that have to wait for a disk are blocking calls as long as at most three of them are in progress. Further
+-- reads and writes of files that are open with 'openDirect' are submitted by io_submit(2), up to 64 of them; all others
+-- go in batches to an io_uring, one for each capability. If the kernel refuses io_uring, they go to the pool of
 -- "Weft.Blocking". The results are the same. @WEFT_FILES@ or 'preferFiles' forces the io_uring or the pool.
+--
+-- Many threads that read past the page cache take a fifth less CPU time if they are pinned to capabilities
+-- ('Control.Concurrent.forkOn'): a disk answers several requests at once, and GHC then moves half of the threads that
+-- are ready to another capability, each time.
 --
 -- 'withFile' and 'openFile' are names of "System.IO" too: import that module @hiding@ them, or one of the two
 -- qualified.

@@ -22,8 +22,7 @@ import Data.Int (Int64)
 import Data.Word (Word32, Word64, Word8)
 import Foreign.C.Types (CInt (..))
 import Foreign.Marshal.Alloc (alloca)
-import Foreign.Ptr (Ptr, WordPtr (..), ptrToWordPtr, wordPtrToPtr)
-import Foreign.StablePtr (StablePtr, castPtrToStablePtr, castStablePtrToPtr)
+import Foreign.Ptr (Ptr)
 import Foreign.Storable (peek, peekByteOff)
 import System.Posix.Types (Fd (..))
 import Weft.FFI.File (Op (..))
@@ -61,15 +60,13 @@ data Submission
 -- longer than 1 MiB. A result of @-EAGAIN@ says that the request would have had to wait, and that nothing was done.
 -- With 'True' it is 'AcceptedLate' only if the OS thread has blocked, because the disk's queue was full; this takes two
 -- further system calls.
-submitTo :: Context -> Bool -> Op -> StablePtr a -> IO Submission
+submitTo :: Context -> Bool -> Op -> Int -> IO Submission
 submitTo (Context c signal) watched (Op code fd off addr len _) name = do
-  r <- c_submit c (fromIntegral signal) code fd off addr len (fromIntegral asWord) (if watched then 1 else 0)
+  r <- c_submit c (fromIntegral signal) code fd off addr len (fromIntegral name) (if watched then 1 else 0)
   pure $ case r of
     0 -> Accepted
     1 -> AcceptedLate
     _ -> Rejected
-  where
-    WordPtr asWord = ptrToWordPtr (castStablePtrToPtr name)
 
 foreign import ccall unsafe "weft_aio_submit"
   c_submit :: Word64 -> CInt -> Word8 -> CInt -> Word64 -> Word64 -> Word32 -> Word64 -> CInt -> IO CInt
@@ -94,10 +91,8 @@ waitFor (Context c _) most out = fromIntegral <$> c_wait c (fromIntegral most) o
 foreign import ccall safe "weft_aio_wait" c_wait :: Word64 -> Word32 -> Ptr Completion -> IO CInt
 
 -- | The name of the request.
-completionName :: Ptr Completion -> IO (StablePtr a)
-completionName p = do
-  name <- #{peek struct io_event, data} p :: IO Word64
-  pure (castPtrToStablePtr (wordPtrToPtr (WordPtr (fromIntegral name))))
+completionName :: Ptr Completion -> IO Int
+completionName p = fromIntegral <$> (#{peek struct io_event, data} p :: IO Word64)
 
 -- | Its result: a number of bytes, or @-errno@.
 completionResult :: Ptr Completion -> IO CInt
