@@ -46,7 +46,7 @@ tests =
     [ testGroup "negotiation" (map negotiated negotiations),
       testGroup "answers" [answersOneByteSegments, manyAtOnce, oneTurn, sameSwitchTwice, inTurn],
       testGroup "faults" (map faulty faults ++ [unknownType, portlessPacket, manyFaults, brokenApplication, fuzzed]),
-      testGroup "peers that stop" [silent, echoes, slowHandshake, readsNothing, postsToDeaf, killedSenders, departure, hostAge]
+      testGroup "peers that stop" [silent, echoes, slowHandshake, readsNothing, postsToDeaf, killedSenders, departure, hostsOfBatch, hostAge]
     ]
 
 -- | Settings without statistics and topology, whose messages would come between the expected ones, for peers that answer
@@ -402,6 +402,19 @@ hostAge = testCase "a host that is silent and answers no ARP request leaves" $ d
       unless (MacAddress 0x020000000001 `elem` hosts) (announce 1 one)
       n <- readIORef answered
       pure (n >= 3 && hosts == [MacAddress 0x020000000001])
+
+-- | Hosts are entered into the network once for a batch, but before anything else in the batch takes effect.
+hostsOfBatch :: TestTree
+hostsOfBatch = testCase "hosts and ports of one batch are taken in their order" . withWitness (patient defaultSettings) $ \c address ->
+  withPeer address $ \p -> do
+    switchHandshake c V10 1 p
+    let one xid = fromMaybe (error "unencodable") . encode V10 xid
+        packet port source = PacketInMessage (PacketIn noBuffer 60 (PortNo port) 0 0 0 [] (B.pack ([2, 0, 0, 0, 0, 99, 2, 0, 0, 0, 0, source, 8, 0] ++ replicate 46 0)))
+        gone = PortStatus PortDeleted (Port (PortNo 2) (MacAddress 2) "p" 0 0 (0, 0, 0, 0) (0, 0))
+    sendBytes p (B.concat (zipWith one [1 ..] [packet 1 1, packet 2 2, gone, packet 1 3, packet 3 1, EchoRequest "end"]))
+    void (expect "the end of the batch" (\case EchoReply "end" -> Just (); _ -> Nothing) p)
+    hosts <- topologyHosts <$> controllerNetwork c
+    [(mac, snd (hostPlace h)) | (MacAddress mac, h) <- Map.toList hosts] @?= [(0x020000000001, PortNo 3), (0x020000000003, PortNo 1)]
 
 departure :: TestTree
 departure = testCase "ports and switches that leave" . withWitness (patient defaultSettings) {settingsPortStats = Nothing} $ \c address -> do

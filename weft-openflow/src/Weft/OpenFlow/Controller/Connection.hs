@@ -72,7 +72,7 @@ newSession :: Controller -> SendQueue -> Version -> Features -> IO Session
 newSession c sendQueue version features = do
   n <- atomicModifyIORef' (controllerNext c) (\n -> (n + 1, n))
   handler <- controllerNewInstance c
-  Session n features {featuresPorts = []} version sendQueue handler <$> newMVar () <*> newIORef False <*> newMVar 0 <*> newIORef firstOwnXid <*> newIORef Map.empty <*> newIORef Map.empty
+  Session n features {featuresPorts = []} version sendQueue handler <$> newMVar () <*> newIORef [] <*> newIORef False <*> newMVar 0 <*> newIORef firstOwnXid <*> newIORef Map.empty <*> newIORef Map.empty
     <*> newIORef False
     <*> newIORef noTotals
     <*> newIORef Nothing
@@ -172,7 +172,7 @@ batch c s one rest = do
   end <- settingsActiveUntil (controllerSettings c)
   when (contextTime context >= end) (timeOver s)
   out <- newOut (min 65536 (max 256 (B.length one + B.length rest)))
-  (verdict, left, n) <- withMVar (sessionLock s) (\_ -> each context out 0 (if B.null one then rest else one))
+  (verdict, left, n) <- withMVar (sessionLock s) (\_ -> each context out 0 (if B.null one then rest else one) <* noteHosts c s)
   done <- Totals n <$> counted out CountPacket <*> counted out CountReply <*> counted out CountFault <*> counted out CountForged
   modifyIORef' (sessionTotals s) (`addTotals` done)
   finishOut out >>= sendHere (sessionOutlet s)

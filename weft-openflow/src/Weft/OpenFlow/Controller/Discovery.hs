@@ -21,7 +21,7 @@ import Control.Exception (SomeAsyncException, SomeException, fromException, hand
 import Control.Monad (forM_, forever, unless, void, when)
 import Data.IORef
 import qualified Data.Map.Strict as Map
-import Data.Maybe (fromMaybe, isJust, mapMaybe)
+import Data.Maybe (isJust, mapMaybe)
 import Data.Word (Word32)
 import GHC.Conc (labelThread)
 import Weft.Duration
@@ -125,11 +125,12 @@ deliverFrom c s event =
       replies <- sessionInstance s context event
       out <- newOut 512
       deliverReplies c s context 0 out replies
+      noteHosts c s
       finishOut out
     post (sessionOutlet s) strings
 
 -- | Append and count the replies of applications. They have the transaction ID of the event's message, as 'replyXid'
--- changes it.
+-- changes it. The session's lock must be held; 'noteHosts' has to follow.
 deliverReplies :: Controller -> Session -> Context -> Xid -> Out -> [Reply] -> IO ()
 deliverReplies _ _ _ _ _ [] = pure ()
 deliverReplies c s context xid out (reply : rest) = do
@@ -144,8 +145,7 @@ deliverReplies c s context xid out (reply : rest) = do
         sent <- sendTo c other (replyXid xid) message
         when (sent == Left NotInVersion) (unfit message)
     Stop -> pure ()
-    Notify (HostSeen mac port ip) -> changeTopology c $ \t ->
-      (fromMaybe t (hostSeen (contextTime context) mac (contextSwitch context, port) ip t), ())
+    Notify (HostSeen mac port ip) -> modifyIORef' (sessionSeen s) (Sighting (contextTime context) mac port ip :)
   deliverReplies c s context xid out rest
   where
     unfit message = report c (Unencodable (contextSwitch context) (takeWhile (/= ' ') (show message)))

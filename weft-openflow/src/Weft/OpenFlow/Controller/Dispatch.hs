@@ -47,7 +47,7 @@ handleMessage c s context out h bytes
       Continue <$ handlePacket c s context out (headerXid h) p
   | otherwise = case decodeBody version (headerType h) bytes of
     Left problem -> misunderstood c s context out h bytes problem
-    Right message -> Continue <$ handleOther c s context out h message
+    Right message -> Continue <$ (noteHosts c s >> handleOther c s context out h message)
   where
     version = sessionVersion s
 
@@ -74,6 +74,7 @@ handlePacket c s context out !xid !p = case contextFlooding context of
     | Just frame <- ethernet (packetInData p),
       frameType frame == etherTypeArp,
       Just (mac, ip) <- arpReplyTo probeAddress frame (packetInData p) -> do
+      noteHosts c s
       hosts <- topologyHosts <$> readIORef (controllerTopology c)
       active <- readIORef (sessionActive s)
       -- In 1.0 slaves receive the reply, too; the host is the master's.
@@ -89,6 +90,7 @@ handlePacket c s context out !xid !p = case contextFlooding context of
     -- again, since the other end may have got a new master meanwhile, but only if the last probe came half an interval
     -- before: otherwise a ring of links with one direction each would multiply the answers without end.
     linkFrom path from = do
+      noteHosts c s
       before <- readIORef (controllerTopology c)
       topologyStep c (linkSeen (contextTime context) path from here)
       after <- readIORef (controllerTopology c)

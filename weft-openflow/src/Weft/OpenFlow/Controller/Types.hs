@@ -21,6 +21,8 @@ module Weft.OpenFlow.Controller.Types
 
     -- * The network
     changeTopology,
+    Sighting (..),
+    noteHosts,
     addTotals,
     noTotals,
 
@@ -41,11 +43,13 @@ where
 import Control.Concurrent (yield)
 import Control.Concurrent.MVar
 import Control.Exception (SomeAsyncException, SomeException, allowInterrupt, catch, evaluate, finally, fromException, mask_, throwIO)
-import Control.Monad (when)
+import Control.Monad (unless, when)
 import Data.Bits (shiftR, (.&.))
 import Data.ByteString (ByteString)
 import Data.IORef
+import Data.List (foldl')
 import qualified Data.Map.Strict as Map
+import Data.Maybe (fromMaybe)
 import Data.Word (Word16, Word32, Word64, Word8)
 import GHC.Clock (getMonotonicTimeNSec)
 import Weft.Duration (Duration, seconds)
@@ -270,6 +274,22 @@ changeTopology c step = mask_ attempt
       _ <- evaluate new
       result <$ writeIORef (controllerTopology c) new
 
+-- | A host that sent a packet: when, its address, its port of the session's switch, and its IPv4 address if known.
+data Sighting = Sighting !Millis !MacAddress !PortNo !(Maybe Word32)
+
+-- | Enter the hosts that a switch's packets have shown into the network, all at once: a switch whose hosts are new shows
+-- hundreds of them in a batch, and the switches share the network's lock. To be called at the end of a batch, and before
+-- anything that follows from the network or changes it. The session's lock must be held.
+noteHosts :: Controller -> Session -> IO ()
+noteHosts c s = do
+  seen <- readIORef (sessionSeen s)
+  unless (null seen) $ do
+    writeIORef (sessionSeen s) []
+    changeTopology c (\t -> (foldl' note t (reverse seen), ()))
+  where
+    note t (Sighting time mac port ip) = fromMaybe t (hostSeen time mac (here, port) ip t)
+    here = featuresDatapath (sessionFeatures s)
+
 -- | A connected switch.
 data Session = Session
   { sessionNumber :: !Int,
@@ -280,6 +300,9 @@ data Session = Session
     sessionInstance :: !Instance,
     -- | Held while an event is handled, by the switch's own thread and by threads that deliver events from elsewhere.
     sessionLock :: !(MVar ()),
+    -- | The hosts that its packets have shown and that are not in the network yet, the last one first. At most one for
+    -- each message of a batch. Used while 'sessionLock' is held.
+    sessionSeen :: !(IORef [Sighting]),
     -- | Whether this controller is the switch's master or its equal; a slave ignores packets. False until the first role
     -- is known. Written while 'sessionRole' is held, read by any thread.
     sessionActive :: !(IORef Bool),
