@@ -21,8 +21,8 @@ type Thread = IO
 plain :: IO a -> Thread a
 plain = id
 
--- | Pinned: a disk answers several reads at once, and GHC would move half of the threads that are ready then to the other
--- capability, each time.
+-- | Pinned: a disk answers several reads at once, and GHC would move half of the threads that are ready then to the
+-- other capability, each time.
 startAll :: [Thread ()] -> IO ()
 startAll = zipWithM_ forkOn [0 ..]
 
