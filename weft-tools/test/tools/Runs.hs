@@ -3,7 +3,7 @@ module Runs (tests) where
 
 import Control.Concurrent (threadDelay)
 import Control.Exception (bracket)
-import Control.Monad (forM_, unless)
+import Control.Monad (forM_, unless, when)
 import qualified Data.ByteString.Char8 as B
 import Network.Socket
 import Program
@@ -51,7 +51,7 @@ tests program folder =
         (code, out) <- outcome program [] ["bench", "run", "--json", "/nonexistent/a.json", "--", clock]
         code @?= ExitFailure 2
         out @?= "weft bench run: cannot write /nonexistent/a.json: No such file or directory\n",
-      testCase "Ctrl-C, SIGTERM, SIGHUP or SIGQUIT, and a second one: the program is killed, and the scratch folder removed" . relinked "redis" $ \redis -> forM_ [sigINT, sigTERM, sigHUP, sigQUIT] $ \signal -> do
+      testCase "Ctrl-C, SIGTERM, SIGHUP or SIGQUIT, and a second one: the program is killed, and the scratch folder removed" . relinked "redis" $ \redis -> forM_ ((,) <$> [sigINT, sigTERM, sigHUP, sigQUIT] <*> (20000 : replicate 5 0)) $ \(signal, pause) -> do
         let scratch = folder </> "run-scratch"
         createDirectoryIfMissing True scratch
         -- A server that never answers: the program waits for it.
@@ -62,7 +62,8 @@ tests program folder =
             children <- words <$> readFile ("/proc/" <> show pid <> "/task/" <> show pid <> "/children")
             assertBool "the program is no child" (not (null children))
             send' signal p
-            threadDelay 20000
+            -- Also at once, as timeout(1) sends it to the command and to its group.
+            when (pause > 0) (threadDelay pause)
             send' signal p
             ended <- timeout 30000000 (waitForProcess (process p))
             assertBool "it still runs" (ended /= Nothing)

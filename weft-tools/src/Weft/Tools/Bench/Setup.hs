@@ -28,7 +28,7 @@ import System.Exit (ExitCode (ExitSuccess))
 import System.FilePath (takeDirectory, (</>))
 import System.Info (fullCompilerVersion)
 import System.Posix.Resource
-import System.Posix.Signals (Handler (Catch, Ignore), installHandler, sigHUP, sigQUIT, sigTERM)
+import System.Posix.Signals (Handler (Catch, Ignore), installHandler, sigHUP, sigINT, sigQUIT, sigTERM)
 import System.Process (readProcessWithExitCode)
 import Weft.Tools.Bench.Json (Machine (..))
 import Weft.Tools.Bench.Options
@@ -36,12 +36,13 @@ import Weft.Tools.Bench.Proc (kernelVersion, processorModel)
 import Weft.Tools.Bench.Types
 import Weft.Tools.Surroundings (temporaryFolder)
 
--- | Let SIGTERM, SIGHUP and SIGQUIT interrupt the calling thread, the main one, as SIGINT does. Those that are ignored
--- stay so, as by nohup(1).
+-- | Let SIGINT, SIGTERM, SIGHUP and SIGQUIT interrupt the calling thread, the main one, however often they come: GHC's
+-- own handler of SIGINT is gone after the first, and the second would end this process before the programs that it
+-- measures. Those that are ignored stay so, as by nohup(1).
 endAsByInterrupt :: IO ()
 endAsByInterrupt = do
   main <- myThreadId
-  forM_ [sigTERM, sigHUP, sigQUIT] $ \signal -> do
+  forM_ [sigINT, sigTERM, sigHUP, sigQUIT] $ \signal -> do
     before <- installHandler signal (Catch (throwTo main UserInterrupt)) Nothing
     case before of
       Ignore -> void (installHandler signal Ignore Nothing)
