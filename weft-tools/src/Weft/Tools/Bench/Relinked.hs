@@ -159,7 +159,13 @@ benchmark arguments path =
         OutOfTime -> failWith ("did not end within " <> T.pack (show (argTimeout arguments)) <> " s (--timeout)")
     said errors = do
       text <- T.decodeUtf8With T.lenientDecode <$> B.readFile errors
-      pure (if T.null text then "" else ": " <> T.unwords (take 3 (reverse (take 3 (reverse (T.lines text))))))
+      -- The reason is in the first line, as of GHC's run-time system, which prints all its options after it, or in the
+      -- last ones.
+      pure $ case filter (not . (":" `T.isSuffixOf`)) (filter (not . T.null) (map T.strip (T.lines text))) of
+        [] -> ""
+        begin : more
+          | length more > 2 -> ": " <> T.unwords (begin : "..." : drop (length more - 2) more)
+          | otherwise -> ": " <> T.unwords (begin : more)
 
 -- | The metrics, and their names in sentences.
 measures :: [(Text, Text)]
