@@ -175,10 +175,31 @@ timelines =
                   Entry 40 1 CollectionEnds,
                   Entry 50 0 (Marked (Woken 3))
                 ]
-        M.lookup 0 (timelineRows timeline) @?= Just [Span 10 16 Dispatching "weft dispatcher 0", Span 15 50 Blocked ""]
+        M.lookup 0 (timelineRows timeline) @?= Just [Span 10 16 Dispatching "weft dispatcher 0", Span 15 50 Blocked "", Span 31 40 Collecting ""]
         M.lookup 1 (timelineRows timeline) @?= Just [Span 20 30 Running "thread 2", Span 31 40 Collecting ""]
         timelineArrows timeline @?= [Arrow 12 0 20 1]
         M.toList (timelineCounts timeline) @?= [("events handed", 3), ("sleeps", 1), ("wake-ups of managers", 1)],
+      testCase "a collection is a pause of every capability, also of those that take no part in it" $ do
+        let timeline =
+              timelineOf
+                [ Entry 1 0 (Runs 1),
+                  Entry 2 2 (Runs 2),
+                  Entry 5 0 (Stops 1),
+                  Entry 6 2 (Stops 2),
+                  Entry 10 0 CollectionBegins,
+                  Entry 11 1 CollectionBegins,
+                  Entry 18 1 CollectionEnds,
+                  Entry 19 2 (Runs 3),
+                  Entry 20 2 (Stops 3),
+                  Entry 20 0 CollectionEnds,
+                  Entry 20 1 CollectionBegins,
+                  Entry 30 1 CollectionEnds,
+                  Entry 40 1 CollectionBegins
+                ]
+            pauses = [Span 10 20 Collecting "", Span 20 30 Collecting "", Span 40 40 Collecting ""]
+        timelineRows timeline
+          @?= M.fromList [(0, Span 1 5 Running "thread 1" : pauses), (1, pauses), (2, Span 2 6 Running "thread 2" : Span 10 19 Collecting "" : Span 19 20 Running "thread 3" : drop 1 pauses)]
+        map (\cap -> busyShare timeline cap Collecting) [0, 1, 2] @?= [0.5, 0.5, 0.475],
       testCase "requests in rings, on the page and in the JSON" $ do
         let timeline =
               timelineOf

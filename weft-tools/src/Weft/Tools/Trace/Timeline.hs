@@ -18,7 +18,7 @@ module Weft.Tools.Trace.Timeline
 where
 
 import Data.Int (Int64)
-import Data.List (foldl')
+import Data.List (foldl', sortOn)
 import qualified Data.Map.Strict as M
 import Data.Maybe (fromMaybe)
 import Data.Text (Text)
@@ -58,6 +58,7 @@ data Depth = Depth
 -- | The timeline of a whole log.
 data Timeline = Timeline
   { timelineEnd :: !Int64,
+    -- | By capability. A collection is in all of them, since it stops them all.
     timelineRows :: !(M.Map Int [Span]),
     -- | From becoming ready to running; their lengths are the latencies.
     timelineArrows :: ![Arrow],
@@ -84,12 +85,30 @@ data OpenSpans = OpenSpans
 
 -- | The timeline of a log. O(n log n) in its entries.
 timelineOf :: [Entry] -> Timeline
-timelineOf entries = Timeline end (M.map reverse (rows final)) (reverse (arrows final)) (M.map reverse (depths final)) (counts final)
+timelineOf entries = Timeline end (pausing (M.map reverse (rows final))) (reverse (arrows final)) (M.map reverse (depths final)) (counts final)
   where
     end = maximum (0 : map entryTime entries)
     final = close end (foldl' step (OpenSpans M.empty M.empty M.empty M.empty names M.empty [] M.empty M.empty M.empty) entries)
     -- A thread has its label from the start, even if it was labelled later.
     names = M.fromList [(t, l) | Entry _ _ (Labelled t l) <- entries]
+
+-- | Give every row the collections, in order. The log has one only for the capabilities that take part in it: with
+-- a sequential collector that is one, and with a parallel one as many as there are cores. The others stand still, too,
+-- until a thread runs on them: the end of a collection is noted after they are released.
+pausing :: M.Map Int [Span] -> M.Map Int [Span]
+pausing found = M.map (\spans -> released (sortOn spanFrom (filter (not . collects) spans <> pauses))) found
+  where
+    collects s = spanActivity s == Collecting
+    released (s : more)
+      | collects s = s {spanTo = minimum (spanTo s : map spanFrom (filter runs (takeWhile ((< spanTo s) . spanFrom) more)))} : released more
+      | otherwise = s : released more
+    released [] = []
+    runs s = spanActivity s `elem` [Running, Dispatching]
+    pauses = joined (sortOn spanFrom (concatMap (filter collects) (M.elems found)))
+    joined (a : b : more)
+      | spanFrom b < spanTo a = joined (a {spanTo = max (spanTo a) (spanTo b)} : more)
+      | otherwise = a : joined (b : more)
+    joined short = short
 
 step :: OpenSpans -> Entry -> OpenSpans
 step s (Entry time cap what) = case what of
