@@ -179,14 +179,16 @@ tests program folder =
         printed @?= ExitSuccess
         saved <- readFile (folder </> "interrupted.html")
         page @?= saved,
-      testCase "a program that is killed: the recording is said to be incomplete, and can be shown" $ do
+      testCase "a program that is killed before it has written an event: the recording is said to have none" $ do
         needProgram "pkill"
         let file = folder </> "killed.eventlog"
         (code, said) <- recordingPong file $ \p -> getPid (process p) >>= mapM_ (\pid -> callProcess "pkill" ["-KILL", "-P", show pid])
         code @?= ExitFailure (-9)
         contains said "was ended by signal 9 and did not write the end of its log: the recording is incomplete"
-        (viewed, _) <- outcome program [] ["trace", "view", file]
-        viewed @?= ExitSuccess
+        (viewed, out) <- outcome program [] ["trace", "view", file]
+        viewed @?= ExitFailure 1
+        contains out (file <> ": it has no events: its program was killed before it wrote any")
+        doesFileExist (folder </> "killed.html") >>= (@?= False)
     ]
   where
     -- The exit status and the standard error of weft trace, after an action that ends the pong which it records.

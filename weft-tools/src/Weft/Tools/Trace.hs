@@ -195,6 +195,8 @@ view file page json = do
     Right _ -> either (Left . ("it is " <>)) Right <$> readLog file
   case found of
     Left why -> reportText ("weft trace: " <> T.pack file <> ": " <> why) >> exitWith (ExitFailure 1)
+    Right (Recording [] CutOff) ->
+      reportText ("weft trace: " <> T.pack file <> ": it has no events: its program was killed before it wrote any") >> exitWith (ExitFailure 1)
     Right (Recording entries end) -> do
       checkOutputs "weft trace" outputs
       let timeline = timelineOf entries
