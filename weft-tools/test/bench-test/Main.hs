@@ -49,6 +49,8 @@ import Weft.Tools.Bench.Trace (parseCounts)
 import Weft.Tools.Bench.Types
 import Weft.Tools.Binary (linkedOptions)
 import Weft.Tools.Cgroup
+import Weft.Tools.Doctor.Finding
+import Weft.Tools.Doctor.Machine (areaFinding)
 import Weft.Tools.Serve.Cores (coresWithin)
 import Weft.Tools.Top.Readings (Screen (..), parseReading, screenOf)
 
@@ -152,8 +154,11 @@ tops =
 quotas :: TestTree
 quotas =
   testGroup
-    "quotas of control groups"
-    [ testCase "cores within a quota" $
+    "quotas of control groups, and caches"
+    [ testCase "an allocation area is neither small nor beyond a core's share of the cache, and 4 MiB is always good" $
+        [mark | share <- [Nothing, Just 2, Just 16], area <- [1, 4, 16, 64], let Finding mark _ _ = areaFinding ((* 1048576) <$> share) (area * 1048576)]
+          @?= [Advice, Fine, Fine, Fine, Advice, Fine, Advice, Advice, Advice, Fine, Fine, Advice],
+      testCase "cores within a quota" $
         [coresWithin 8 NotKnown, coresWithin 8 NoQuota, coresWithin 8 (Processors 2.5), coresWithin 8 (Processors 0.1), coresWithin 2 (Processors 8)]
           @?= [8, 8, 3, 1, 2],
       testGroup

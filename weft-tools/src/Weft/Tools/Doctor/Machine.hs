@@ -20,6 +20,7 @@ module Weft.Tools.Doctor.Machine
 
     -- * Memory
     cacheFindings,
+    areaFinding,
     Area (..),
 
     -- * Certificates
@@ -195,18 +196,28 @@ cacheFindings :: Area -> IO [Finding]
 cacheFindings used = do
   sizes <- mapM (\i -> (,,) <$> contents (base i <> "/level") <*> contents (base i <> "/size") <*> contents (base i <> "/shared_cpu_list")) [0 .. 4 :: Int]
   let level n = fst <$> ofLevel n
+      share = (\(whole, users) -> whole `div` fromIntegral users) <$> ofLevel 3
       ofLevel n = listToMaybe [(s, maybe 1 (max 1) (users >>= cpuCount)) | (Just l, Just text, users) <- sizes, takeWhile isDigit l == show (n :: Int), Just s <- [sizeOf text]]
-      megabytes b = show (b `div` 1048576) <> " MiB"
   pure $
     [fact "cache" (maybe "" (\b -> "level 2: " <> show (b `div` 1024) <> " KiB a core") (level 2) <> maybe "" (\b -> ", level 3: " <> megabytes b) (level 3)) | Just _ <- [level 2]]
-      <> [area b | AreaOf b <- [used]]
+      <> [areaFinding share b | AreaOf b <- [used]]
       <> [fact "allocation area" "no -A is among the options: the default, 1 MiB a capability in GHC 9.0, 4 MiB since 9.2" | AreaDefault <- [used]]
-      <> [fact "allocation area" ("4 MiB (+RTS -A4m) keeps the collector's part of a server's work small; more than the share of a core in level 3 (" <> megabytes s <> ") costs misses") | AreaUnknown <- [used], Just (whole, users) <- [ofLevel 3], let s = whole `div` fromIntegral users]
+      <> [fact "allocation area" ("4 MiB (+RTS -A4m) keeps the collector's part of a server's work small; more than the share of a core in level 3 (" <> megabytes s <> ") costs misses") | AreaUnknown <- [used], Just s <- [share]]
   where
     base i = "/sys/devices/system/cpu/cpu0/cache/index" <> show i
-    area b
-      | b < 4194304 = advise "allocation area" (show (b `div` 1024) <> " KiB a capability: 4 MiB or more (+RTS -A4m) means fewer pauses, all capabilities stop for each")
-      | otherwise = fine "allocation area" (show (b `div` 1024) <> " KiB a capability")
+
+-- | What to say of an allocation area of that many bytes, given the share of a core in the level 3 cache.
+areaFinding :: Maybe Integer -> Integer -> Finding
+areaFinding share b
+  | b < least = advise "allocation area" (size <> ": 4 MiB or more (+RTS -A4m) means fewer pauses, all capabilities stop for each")
+  | Just most <- max least <$> share, b > most = advise "allocation area" (size <> ": more than the share of a core in level 3 costs cache misses; +RTS -A" <> show (most `div` 1048576) <> "m")
+  | otherwise = fine "allocation area" size
+  where
+    least = 4194304
+    size = show (b `div` 1024) <> " KiB a capability"
+
+megabytes :: Integer -> String
+megabytes b = show (b `div` 1048576) <> " MiB"
 
 -- | A size such as @512K@ or @16M@, in bytes.
 sizeOf :: String -> Maybe Integer
