@@ -97,7 +97,7 @@ results =
       testCase "a report of two machines says which is which, and why a bound has no verdict" $ do
         let elsewhere = (kept sample) {savedMachine = [("cores", "64"), ("ghc", "9.0.2")], savedBounds = [SavedBound "a < b" Nothing 1.15 Nothing "not asked for: c-epoll"]}
             page = renderReport (const Nothing) [kept sample, elsewhere]
-        forM_ ["pong on 64 cores", "? not measured: not asked for: c-epoll"] $ \part -> assertBool (T.unpack (part <> " in " <> page)) (part `T.isInfixOf` page),
+        forM_ ["pong on 64 cores", "commit abc", "<p>Measured on: 64 cores, GHC 9.0.2 (pong)</p>", "? not measured: not asked for: c-epoll"] $ \part -> assertBool (T.unpack (part <> " in " <> page)) (part `T.isInfixOf` page),
       testCase "a report has bounds, figures, machine and JSON, escaped" $ do
         let page = renderReport (const (Just (Described "a title" ["cpu_us_per_op"]))) [kept sample]
         forM_ ["\10007 missed", "a &lt; b", "A &amp; B", "Mio 2013, figure 5", "<svg", "commit abc", "missing: go: no go-pong", "9.00 \181s"] $ \part ->

@@ -66,7 +66,10 @@ renderReport known results =
       | otherwise = named r
     named r = savedBench r <> maybe "" (": " <>) (lookup "url" (savedSettings r))
     anchor i r = savedBench r <> "-" <> T.pack (show i)
-    machines = [escape ("Measured on: " <> text) | text <- nub (map machineText results)]
+    -- With the benchmarks of each, if there are several.
+    machines = case nub (map machineText results) of
+      [only] -> [escape ("Measured on: " <> only)]
+      several -> [escape ("Measured on: " <> text <> " (" <> T.intercalate ", " (nub [savedBench r | r <- results, machineText r == text]) <> ")") | text <- several]
 
 summary :: [Saved] -> Text
 summary results =
