@@ -19,8 +19,9 @@
 -- garbage collection occupies all capabilities and is reported too, and so is a machine that gives the program no
 -- processor.
 --
--- It watches the dispatchers, and managers of "Weft.Event" while they are in 'Weft.Event.loop' or 'Weft.Event.step'. A
--- capability on which no thread has waited through Weft yet has no dispatcher, and is not watched.
+-- It watches the dispatchers, and managers of "Weft.Event" while they are in 'Weft.Event.loop' or 'Weft.Event.step'. The
+-- dispatchers of all capabilities start with 'setWatchdog', and with the first wait of a program that has the variable.
+-- Of a capability that is added later, the dispatcher starts with the first wait there.
 --
 -- @since 0.1.0
 module Weft.Watchdog
@@ -36,7 +37,7 @@ where
 import Weft.Core.Manager (wakeManager)
 import Weft.Core.Time (Duration (..))
 import qualified Weft.FFI.Watchdog as FFI
-import Weft.Runtime.Managers (managers)
+import Weft.Runtime.Managers (managers, startWatched)
 import Weft.Watchdog.Bound (setBound)
 
 -- | Report capabilities that are occupied for longer than this from now on; 'Nothing' turns the watchdog off.
@@ -46,6 +47,7 @@ setWatchdog :: Maybe Duration -> IO ()
 setWatchdog bound = do
   setBound bound
   managers >>= mapM_ wakeManager
+  startWatched
 
 -- | The bound, if there is one.
 watchdogBound :: IO (Maybe Duration)

@@ -7,7 +7,7 @@ import Control.Concurrent hiding (threadDelay, threadWaitRead)
 import Control.Exception (IOException, try)
 import Control.Monad
 import Data.Int (Int64)
-import Data.List (isInfixOf, sort)
+import Data.List (isInfixOf, isPrefixOf, sort)
 import GHC.Clock (getMonotonicTimeNSec)
 import Spin
 import System.Environment
@@ -52,6 +52,8 @@ tests =
         ]
   ]
     <> [ testCase "on the second capability" $ reports 2 "second" ["capability 1 has been held", "by other threads"],
+         testCase "on a capability on which nothing has waited" $ reports 2 "unwaited" ["capability 1 has been held", "by other threads"],
+         testCase "before any wait, with a bound that the program sets" $ reports 2 "set, unwaited" ["capability 1 has been held", "by other threads"],
          testCase "a hold is reported from its beginning on, although the dispatcher sleeps" (countsAll "asleep"),
          testCase "each of several holds back to back is reported" (countsAll "several"),
          testCase "without a bound nothing is reported" $ do
@@ -83,7 +85,7 @@ reports :: Int -> String -> [String] -> Assertion
 reports n how expected = do
   own <- getExecutablePath
   environment <- filter ((/= "WEFT_WATCHDOG") . fst) <$> getEnvironment
-  let variables = [("WEFT_WATCHDOG", "0.1") | how /= "set"]
+  let variables = [("WEFT_WATCHDOG", "0.1") | not ("set" `isPrefixOf` how)]
       child = (proc own ["hold", how, "+RTS", "-N" <> show n]) {std_in = CreatePipe, std_out = CreatePipe, std_err = CreatePipe, env = Just (variables <> environment)}
   said <- withCreateProcess child $ \input output errors _ -> case (input, output, errors) of
     (Just i, Just o, Just e) -> do
@@ -166,7 +168,8 @@ hold how = do
       _ <- E.registerFd m (\_ _ -> spinUntilReported) r E.evtRead E.OneShot
       _ <- forkIO (E.loop m)
       void (fdWrite w "x")
-    -- On one capability: one on which no thread has waited yet has no dispatcher, and is not watched.
+    "unwaited" -> holdUnwaited (threadDelay 1000)
+    "set, unwaited" -> holdUnwaited (setWatchdog (Just (milliseconds 100)))
     "thread" -> void . forkOn 0 $ threadDelay 1000 >> spinUntilReported
     "second" -> void . forkOn 1 $ threadDelay 1000 >> spinUntilReported
     "asleep" -> wakeDispatcher >> heldFor 1 >>= said
@@ -201,6 +204,14 @@ hold how = do
       threadDelay 200000
       replicateM_ 100 yield
       pure (fromIntegral (to - from) :: Int64)
+    -- Hold capability 1, on which no thread has waited, once there is a dispatcher on it.
+    holdUnwaited begin = do
+      held <- newEmptyMVar
+      _ <- forkOn 0 (begin >> dispatchers (500 :: Int) >> forkOn 1 (putMVar held () >> spinUntilReported) >> pure ())
+      takeMVar held
+    dispatchers tries = do
+      there <- length . metricsCapabilities <$> readMetrics
+      when (there < 2 && tries > 0) (threadDelay 10000 >> dispatchers (tries - 1))
     timer act = do
       fired <- newEmptyMVar
       _ <- schedule (milliseconds 1) (act >> putMVar fired ())

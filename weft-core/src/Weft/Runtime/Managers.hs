@@ -5,6 +5,8 @@
 -- stays there, the dispatcher (Voellmy and others 2013, 3.3). They start when they are first needed
 -- and share one registry.
 --
+-- With a watchdog the first manager starts those of all capabilities, since one without a manager is not watched.
+--
 -- When the number of capabilities is raised, a new one gets its dispatcher when a thread first waits
 -- there. When it is lowered, GHC moves the threads of the removed capabilities, dispatchers too, and
 -- all registrations stay valid; GHC does not move them back when it is raised again. A child of
@@ -14,21 +16,23 @@ module Weft.Runtime.Managers
   ( currentManager,
     currentRegistry,
     managers,
+    startWatched,
     stopManagers,
   )
 where
 
 import Control.Concurrent (rtsSupportsBoundThreads)
 import Control.Exception (IOException, SomeException, catch, throwIO, try)
-import Control.Monad (forM_, join, unless, void)
+import Control.Monad (forM_, join, unless, void, when)
 import Data.List (partition)
-import Data.Maybe (catMaybes)
+import Data.Maybe (catMaybes, isNothing)
 import Foreign.Ptr (nullPtr)
 import Weft.Backend.Choice (chooseBackend)
 import Weft.Core.Manager
 import Weft.Core.Registry (Registry)
 import Weft.Core.Timer (Timer, fireTimer, timerDue)
 import Weft.FFI.Poll (pollWait)
+import Weft.FFI.Watchdog (watchdogBound)
 import Weft.StandardError (reportLine)
 import Weft.Sys
 import Weft.TimerQueue (newQueue)
@@ -121,7 +125,7 @@ start rt cap = withMVar (runtimeLock rt) $ \() -> do
       queue <- newQueue
       made <- try (chooseBackend >>= newManager cap (runtimeRegistry rt) queue resettle)
       case made of
-        Right m -> m <$ begin m
+        Right m -> m <$ (begin m >> startWatched)
         -- A program without a free descriptor can still wait for time, as its accept loop may do until there is one.
         Left e -> running rt >>= firstAlive >>= maybe (throwIO (e :: IOException)) pure
   where
@@ -134,6 +138,22 @@ start rt cap = withMVar (runtimeLock rt) $ \() -> do
       store rt cap m
     firstAlive [] = pure Nothing
     firstAlive (m : ms) = isAlive m >>= \alive -> if alive then pure (Just m) else firstAlive ms
+
+-- | With a watchdog, let the capabilities that have no manager start theirs. Each does so by a thread of its own, which
+-- this function does not wait for.
+startWatched :: IO ()
+startWatched = do
+  bound <- watchdogBound
+  unless (bound == 0) $ do
+    rt <- runtime
+    capabilities <- getNumCapabilities
+    forM_ [0 .. capabilities - 1] $ \cap -> do
+      found <- managerAt rt cap
+      when (isNothing found) . void $ forkPinned cap ("weft dispatcher " <> show cap <> ", start") (\unmask -> unmask (void currentManager) `catch` refused)
+  where
+    -- Without a free descriptor the capability is not watched; who waits there hears of it.
+    refused :: IOException -> IO ()
+    refused _ = pure ()
 
 -- | Give the present dispatcher a timer whose dispatcher was stopped.
 resettle :: Timer -> IO ()
