@@ -33,6 +33,18 @@ tests program folder =
         (code, out) <- outcome program [] ["bench", "run", "--rounds", "1", "--", clock]
         code @?= ExitSuccess
         mapM_ (contains out) ["weft-relink", "ghc", "wall_s", "max_rss_mb", "verdict: "],
+      testCase "a result names its program and the arguments: in the heading of a report, and in a comparison if they differ" . relinked "clock" $ \clock -> do
+        let file name = folder </> name <> ".json"
+            page = folder </> "runs.html"
+        forM_ ["-N1", "-N2"] $ \option -> do
+          (code, _) <- outcome program [] ["bench", "run", "--rounds", "1", "--json", file option, "--", clock, "+RTS", option]
+          code @?= ExitSuccess
+        (reported, _) <- outcome program [] ["bench", "report", file "-N1", file "-N2", "-o", page]
+        reported @?= ExitSuccess
+        shown <- readFile page
+        forM_ ["<h2>run: clock-relinked +RTS -N1<", "<h2>run: clock-relinked +RTS -N2<"] (contains shown)
+        (_, out) <- outcome program [] ["bench", "compare", file "-N1", file "-N2"]
+        contains out "not the same settings of run: program clock-relinked +RTS -N1 and clock-relinked +RTS -N2",
       testCase "a program that fails" . relinked "clock" $ \clock -> do
         (code, out) <- outcome program [] ["bench", "run", "--rounds", "1", "--", clock, "+RTS", "--no-such-option"]
         code @?= ExitFailure 1

@@ -100,7 +100,7 @@ measureProgram arguments = do
     when (null broken) $ T.putStr (verdict (outcomeRuns outcome))
     hFlush stdout
     forM_ (argJson arguments) $ \file ->
-      writeOut file (outcomeJson machine (Settings (envPlan env) [] Nothing False []) (benchmark arguments path) outcome)
+      writeOut file (outcomeJson machine (Settings (envPlan env) [] Nothing False [("program", Word (commandLine arguments path))]) (benchmark arguments path) outcome)
     pure (not (null broken) || null (outcomeRuns outcome))
   when failed $ exitWith (ExitFailure 1)
   where
@@ -118,7 +118,7 @@ benchmark :: Arguments -> FilePath -> Benchmark
 benchmark arguments path =
   Benchmark
     { benchName = "run",
-      benchTitle = T.unwords (map T.pack (takeFileName path : argArguments arguments)) <> ", on Weft and with WEFT_DISABLE",
+      benchTitle = commandLine arguments path <> ", on Weft and with WEFT_DISABLE",
       benchCases = const [oneCase subject disable | (subject, disable) <- [(onWeft, False), (onGhc, True)]],
       benchTools = [],
       benchRts = [],
@@ -166,6 +166,10 @@ benchmark arguments path =
         begin : more
           | length more > 2 -> ": " <> T.unwords (begin : "..." : drop (length more - 2) more)
           | otherwise -> ": " <> T.unwords (begin : more)
+
+-- | The program, without its folder, and its arguments.
+commandLine :: Arguments -> FilePath -> Text
+commandLine arguments path = T.unwords (map T.pack (takeFileName path : argArguments arguments))
 
 -- | The metrics, and their names in sentences.
 measures :: [(Text, Text)]

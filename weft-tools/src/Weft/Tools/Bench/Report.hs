@@ -17,7 +17,7 @@ import Data.Aeson (encode)
 import qualified Data.ByteString.Lazy as L
 import Data.List (intersect, nub)
 import qualified Data.Map.Strict as M
-import Data.Maybe (catMaybes, isJust, listToMaybe)
+import Data.Maybe (catMaybes, isJust, listToMaybe, mapMaybe)
 import Data.Text (Text)
 import qualified Data.Text as T
 import qualified Data.Text.Encoding as T
@@ -59,12 +59,12 @@ renderReport known results =
     numbered = zip [0 :: Int ..] results
     bounds = overview titleOf results
     compared = compilers known results
-    -- Includes the address of a server, and the compiler if a benchmark was run with several, or else the machine.
+    -- Includes the address of a server or the user's program, and the compiler if a benchmark was run with several, or else the machine.
     titleOf r
       | length (versionsOf (savedBench r) results) > 1 = named r <> maybe "" (" on GHC " <>) (lookup "ghc" (savedMachine r))
       | length (nub ([machineText o | o <- results, savedBench o == savedBench r])) > 1 = named r <> " on " <> machineText r
       | otherwise = named r
-    named r = savedBench r <> maybe "" (": " <>) (lookup "url" (savedSettings r))
+    named r = savedBench r <> maybe "" (": " <>) (listToMaybe (mapMaybe (`lookup` savedSettings r) ["url", "program"]))
     anchor i r = savedBench r <> "-" <> T.pack (show i)
     -- With the benchmarks of each, if there are several.
     machines = case nub (map machineText results) of
