@@ -104,6 +104,12 @@ results =
           assertBool (T.unpack part) (part `T.isInfixOf` page)
         assertBool "the name of a benchmark" (not ("<u>" `T.isInfixOf` fst (T.breakOn "<main>" (renderReport (const Nothing) [(kept sample) {savedBench = "\"><u>"}]))))
         assertBool "nothing is loaded from elsewhere" (not (any (`T.isInfixOf` page) ["src=", "href=\"http", "<script"])),
+      testCase "a report of a paper's figure has its title, the paper's result, and how this measurement differs; its own metric is first" $ do
+        let delayed metric = Run "weft" [("threads", Count 1000)] (M.singleton 0 (M.fromList (map (\name -> (name, 5)) metric)))
+            page = renderReport (const Nothing) [(kept [delayed ["alloc_bytes_per_op", "wall_s"]]) {savedBench = "2010-5"}]
+        forM_ ["<p>2010, figure 5 (final: 3, top): threadDelay on GHC's own manager</p>", "2010, figure 5 (final: 3, top):</b> Quadratic in the number of threads.", "Here: GHC's manager of today has a priority search queue"] $ \part ->
+          assertBool (T.unpack (part <> " in " <> page)) (part `T.isInfixOf` page)
+        assertBool "its metric is first" ("wall" `T.isInfixOf` T.take 200 (snd (T.breakOn "<figcaption>" page))),
       testCase "a report says before the first figure what it is and how to read it, and links what it has" $ do
         let page = renderReport (const Nothing) [kept sample]
             before = fst (T.breakOn "<td" page)

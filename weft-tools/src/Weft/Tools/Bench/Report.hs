@@ -13,15 +13,18 @@ module Weft.Tools.Bench.Report
   )
 where
 
+import Control.Applicative ((<|>))
 import Data.Aeson (encode)
 import qualified Data.ByteString.Lazy as L
 import Data.List (intersect, nub)
 import qualified Data.Map.Strict as M
-import Data.Maybe (catMaybes, isJust, listToMaybe, mapMaybe)
+import Data.Maybe (catMaybes, fromMaybe, isJust, listToMaybe, mapMaybe)
 import Data.Text (Text)
 import qualified Data.Text as T
 import qualified Data.Text.Encoding as T
+import Text.Read (readMaybe)
 import Weft.Tools.Bench.Bars
+import Weft.Tools.Bench.Paper
 import Weft.Tools.Bench.Papers
 import Weft.Tools.Bench.Plot (varying)
 import Weft.Tools.Bench.Saved
@@ -171,6 +174,8 @@ section name title known result =
       maybe "" (paragraph "note" . runTime) (rtsText result),
       T.concat [paragraph "note" ("<b>" <> escape subject <> "</b>: " <> escape text) | (subject, text) <- savedSubjects result],
       T.concat [paragraph "paper-says" ("<b>" <> escape (paperPlace p) <> ":</b> " <> escape (paperFinding p)) | p <- papersOf (savedBench result)],
+      T.concat [paragraph "paper-says" ("<b>" <> escape (figurePlace f) <> ":</b> " <> escape (figureFinding f)) | Just f <- [paperFigureOf result]],
+      T.concat [paragraph "note" ("Here: " <> escape text) | Just f <- [paperFigureOf result], let text = figureNote f (coresOf result), not (T.null text)],
       "<div class=\"charts\">" <> T.concat (map (chart runs) (take 4 metrics)) <> "</div>",
       T.concat [paragraph "note" ("missing: " <> escape text) | text <- savedMissing result],
       T.concat [paragraph "note" ("failed: " <> escape text) | text <- savedFailed result],
@@ -179,7 +184,7 @@ section name title known result =
       "</section>\n"
     ]
   where
-    described = known (savedBench result)
+    described = known (savedBench result) <|> (paperFigureOf result >>= describeFigure (coresOf result))
     runs = savedRuns result
     runTime options =
       "Haskell subjects run with " <> el "code" (escape options)
@@ -189,6 +194,17 @@ section name title known result =
     metrics = if null preferred then present else preferred
     shown = preferred <> filter (`notElem` preferred) present
     settings = el "p" (escape (T.intercalate ", " [k <> ": " <> v | (k, v) <- savedSettings result]))
+
+-- | The figure of a paper whose measurement was repeated.
+paperFigureOf :: Saved -> Maybe PaperFigure
+paperFigureOf = figureNamed . savedBench
+
+-- | Two, if the result does not say.
+coresOf :: Saved -> Int
+coresOf result = fromMaybe 2 (lookup "cores" (savedMachine result) >>= readMaybe . T.unpack)
+
+describeFigure :: Int -> PaperFigure -> Maybe Described
+describeFigure cores f = either (const Nothing) (\b -> Just (Described (benchTitle b) (benchColumns b))) (figureBench f cores)
 
 paragraph :: Text -> Text -> Text
 paragraph kind inside = "<p class=\"" <> kind <> "\">" <> inside <> "</p>"
