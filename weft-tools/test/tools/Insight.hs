@@ -356,7 +356,8 @@ withNginx folder act = do
       port <- freePort
       let file = folder </> "nginx.conf"
       writeFile file . unlines $
-        [ "worker_processes 1; daemon off; error_log stderr; pid " <> folder </> "nginx.pid;",
+        [ -- One process, since the test kills it: a worker would live on.
+          "master_process off; daemon off; error_log stderr; pid " <> folder </> "nginx.pid;",
           "events { worker_connections 64; }",
           "http { access_log off; server { listen 127.0.0.1:" <> show port <> " ssl; location / { return 200 hello; }",
           "ssl_certificate " <> chain <> "; ssl_certificate_key " <> key <> "; } }"
