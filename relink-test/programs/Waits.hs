@@ -8,6 +8,8 @@ import Control.Concurrent.STM
 import Control.Exception
 import Control.Monad
 import qualified GHC.Conc as C
+import System.Environment (getExecutablePath)
+import System.IO (IOMode (ReadMode), openFile)
 import System.IO.Error (ioeGetErrorString)
 import System.Posix.IO
 import System.Posix.Types (Fd)
@@ -75,7 +77,31 @@ main = do
     v <- background (replicateM_ 2000 (threadWaitRead r >> get r 1 >>= put w'))
     replicateM_ 2000 (put w "p" >> threadWaitRead r' >> get r' 1)
     takeMVar v >>= say "to and fro" . shown
+  -- The whole text of each error, with the place where it arose.
+  forM_ [False, True] $ \writing -> do
+    closedDuring writing (if writing then threadWaitWrite else threadWaitRead) >>= say "closed while waiting" . text
+    closedDuring writing ((if writing then threadWaitWriteSTM else threadWaitReadSTM) >=> atomically . fst) >>= say "closed while waiting, STM" . text
+  -- These come last: GHC keeps some of the registrations that were refused, and then cannot close the number.
+  unused <- createPipe >>= \(r, w) -> r <$ closeFd r <* closeFd w
+  forM_ [("closed", unused), ("out of range", 9999), ("negative", -1), ("largest", maxBound), ("smallest", minBound)] refusals
+  bracket (getExecutablePath >>= \path -> openFile path ReadMode >>= handleToFd) closeFd $ \file ->
+    -- A number that no pipe had before: the back end io_uring looks at those once.
+    bracket (dupTo file 500) closeFd $ \fresh -> refusals ("regular file", fresh)
   where
+    refusals (what, fd) = do
+      forM_ [threadWaitRead, threadWaitWrite, C.threadWaitRead, C.threadWaitWrite] $ \wait -> try (wait fd) >>= say what . text
+      -- The registration throws, not the transaction.
+      forM_ [threadWaitReadSTM, threadWaitWriteSTM] $ \wait -> try (void (wait fd)) >>= say (what <> ", STM") . text
+    closedDuring writing wait = do
+      (r, w) <- createPipe
+      setFdOption w NonBlockingRead True
+      when writing (ignoring (forever (put w (replicate 4096 'x'))))
+      let (waited, other) = if writing then (w, r) else (r, w)
+      v <- background (wait waited)
+      threadDelay 20000
+      C.closeFdWith closeFd waited
+      takeMVar v <* closeFd other
+    text = either (show :: IOException -> String) (const "ready")
     say what x = putStrLn (what <> ": " <> show x)
     withPipe act = bracket createPipe (\(r, w) -> ignoring (closeFd r) >> ignoring (closeFd w)) (uncurry act)
     -- Its number is closed once more by 'withPipe'.

@@ -2,14 +2,19 @@
 {-# LANGUAGE UnboxedTuples #-}
 
 -- | Waiting for descriptors by GHC's threads, on the manager of the caller's capability. "Weft.Thread" exports it,
--- without 'waitDescriptorRead'.
+-- without the last group.
 module Weft.Thread.Wait
   ( threadWaitRead,
     threadWaitWrite,
     threadWaitReadSTM,
     threadWaitWriteSTM,
-    waitDescriptorRead,
     closeFdWith,
+
+    -- * For other packages
+    waitDescriptorRead,
+    Ends (..),
+    threadWait,
+    threadWaitSTM,
   )
 where
 
@@ -21,6 +26,7 @@ import Foreign.C.Error (Errno (..), eBADF)
 import GHC.Conc (TVar (..))
 import GHC.Exts (mkWeak#)
 import GHC.IO (IO (..))
+import System.IO.Error (modifyIOError)
 import System.Posix.Types (Fd)
 import Weft.Core.Counters
 import Weft.Core.Descriptor (Descriptor, descriptorFd, useDescriptor)
@@ -42,15 +48,30 @@ import qualified Weft.Sys as Sys
 -- Throws @EBADF@ if the descriptor is negative or not open, or if 'closeFdWith' closes it
 -- meanwhile. (If it is closed by close(2) directly, only poll notices that.)
 threadWaitRead :: Fd -> IO ()
-threadWaitRead = threadWait "threadWaitRead" evtRead
+threadWaitRead = threadWait (endsOf "threadWaitRead") evtRead
 
 -- | Block until a descriptor can be written without blocking, or has an error.
 -- Otherwise as 'threadWaitRead'.
 threadWaitWrite :: Fd -> IO ()
-threadWaitWrite = threadWait "threadWaitWrite" evtWrite
+threadWaitWrite = threadWait (endsOf "threadWaitWrite") evtWrite
 
-threadWait :: String -> Events -> Fd -> IO ()
-threadWait loc evs fd = waitOnce loc evs fd (fmap Just) (threadWait loc evs fd)
+-- | How a wait ends if its descriptor does not become ready.
+data Ends = Ends
+  { -- | The error if it cannot be registered, from that of the back end.
+    endRefused :: IOError -> IOError,
+    -- | What is done if it is always ready.
+    endAlwaysReady :: IO (),
+    -- | The location in the error if it is closed meanwhile.
+    endClosed :: String
+  }
+
+-- | The ends of Weft's own function of that name.
+endsOf :: String -> Ends
+endsOf = Ends id (pure ())
+
+-- | Block until one of these events.
+threadWait :: Ends -> Events -> Fd -> IO ()
+threadWait ends evs fd = waitOnce ends evs fd (fmap Just) (threadWait ends evs fd)
 
 -- | Block until a descriptor that the program owns can be read, or is closed. The location is for error messages.
 -- Unlike 'Weft.Core.Descriptor.perform', whose registration stays armed, this registers for one event. That is one more
@@ -58,30 +79,30 @@ threadWait loc evs fd = waitOnce loc evs fd (fmap Just) (threadWait loc evs fd)
 -- deliver many messages, each with an event of its own. Throws @EBADF@ if the descriptor is closed meanwhile. Returns
 -- at once if it was closed before.
 waitDescriptorRead :: String -> Descriptor -> IO ()
-waitDescriptorRead loc d = waitOnce loc evtRead (descriptorFd d) whileOpen (waitDescriptorRead loc d)
+waitDescriptorRead loc d = waitOnce (endsOf loc) evtRead (descriptorFd d) whileOpen (waitDescriptorRead loc d)
   where
     -- The number cannot be reused before the registration is made; closing the descriptor then finds the registration.
     whileOpen act = useDescriptor d (try act) >>= traverse (either (throwIO :: IOException -> IO a) pure)
 
 -- | Register for one event and wait for it. The function runs the registration, unless the descriptor is closed. The
 -- last argument waits again, if the manager was stopped.
-waitOnce :: String -> Events -> Fd -> (IO Placed -> IO (Maybe Placed)) -> IO () -> IO ()
-waitOnce loc evs fd whileOpen again = mask_ $ do
+waitOnce :: Ends -> Events -> Fd -> (IO Placed -> IO (Maybe Placed)) -> IO () -> IO ()
+waitOnce ends evs fd whileOpen again = mask_ $ do
   m <- currentManager
   box <- Sys.newEmptyMVar
-  placed <- whileOpen . register (managerRegistry m) m fd evs OneShot $ \_ e -> do
+  placed <- whileOpen . modifyIOError (endRefused ends) . register (managerRegistry m) m fd evs OneShot $ \_ e -> do
     stamp <- presentStamp (managerLatency m)
     void (Sys.tryPutMVar box (Woken e stamp))
   case placed of
     Nothing -> pure ()
-    Just Ready -> pure ()
+    Just Ready -> endAlwaysReady ends
     Just ManagerGone -> again
     Just (Placed key) -> do
       countShared (managerCounters m) Waits
       mark (managerEventLog m) Waited
       Woken found stamp <- Sys.takeMVar box `onException` unregister (managerRegistry m) fd key
       when (stamp /= unstamped) (noteRunning (managerLatency m) stamp)
-      case verdict loc found of
+      case verdict ends found of
         Right () -> pure ()
         Left (Just err) -> ioError err
         Left Nothing -> again
@@ -91,20 +112,20 @@ waitOnce loc evs fd whileOpen again = mask_ $ do
 data Woken = Woken !Events !Stamp
 
 -- | Whether the descriptor is ready, has an error, or neither, because the manager was stopped.
-verdict :: String -> Events -> Either (Maybe IOError) ()
-verdict loc found
+verdict :: Ends -> Events -> Either (Maybe IOError) ()
+verdict ends found
   | found `includes` evtOrphaned = Left Nothing
-  | found `includes` evtClose = let Errno e = eBADF in Left (Just (errnoError loc e))
+  | found `includes` evtClose = let Errno e = eBADF in Left (Just (errnoError (endClosed ends) e))
   | otherwise = Right ()
 
 -- | Register now and wait later. The transaction succeeds when the descriptor can be read, and throws @EBADF@ if it
 -- is closed. The action cancels the wait. If both are garbage, the registration is removed.
 threadWaitReadSTM :: Fd -> IO (STM (), IO ())
-threadWaitReadSTM = threadWaitSTM "threadWaitReadSTM" evtRead
+threadWaitReadSTM = threadWaitSTM (endsOf "threadWaitReadSTM") evtRead
 
 -- | 'threadWaitReadSTM' for writing.
 threadWaitWriteSTM :: Fd -> IO (STM (), IO ())
-threadWaitWriteSTM = threadWaitSTM "threadWaitWriteSTM" evtWrite
+threadWaitWriteSTM = threadWaitSTM (endsOf "threadWaitWriteSTM") evtWrite
 
 -- | The registrations of a wait of 'threadWaitSTM'. Changed atomically: by the thread that has registered (the caller, or
 -- a dispatcher that is being stopped), and by the one that cancels, which may be at work at the same time.
@@ -121,20 +142,22 @@ data Standing
   = Standing [(Registry Manager, Int)]
   | Cancelled
 
+-- | Register for these events and wait later, as 'threadWaitReadSTM' does.
+--
 -- There are two variables. The callback holds 'result', so that the run-time system never reports a thread blocked on
 -- it as deadlocked. Only the two results of the call hold 'handle', and through it the weak pointer's key: when both
 -- are garbage, the registration is removed.
-threadWaitSTM :: String -> Events -> Fd -> IO (STM (), IO ())
-threadWaitSTM loc evs fd = mask_ $ do
+threadWaitSTM :: Ends -> Events -> Fd -> IO (STM (), IO ())
+threadWaitSTM ends evs fd = mask_ $ do
   result <- newTVarIO Nothing
   handle <- newTVarIO result
   standing <- newIORef (Standing [])
   image <- forkGeneration
   let arm = do
         m <- currentManager
-        placed <- register (managerRegistry m) m fd evs OneShot (\_ e -> settle e)
+        placed <- modifyIOError (endRefused ends) $ register (managerRegistry m) m fd evs OneShot (\_ e -> settle e)
         case placed of
-          Ready -> settle evs
+          Ready -> endAlwaysReady ends >> settle evs
           ManagerGone -> arm
           Placed key -> do
             countShared (managerCounters m) Waits
@@ -147,7 +170,7 @@ threadWaitSTM loc evs fd = mask_ $ do
         case found of
           Cancelled -> pure ()
           Standing _ -> arm `catch` \err -> finish (Left (err :: IOError))
-      settle e = case verdict loc e of
+      settle e = case verdict ends e of
         Left Nothing -> armAgain
         Left (Just err) -> finish (Left err)
         Right () -> finish (Right ())

@@ -26,17 +26,23 @@ where
 import Control.Concurrent (rtsSupportsBoundThreads)
 import Control.Exception (IOException, catch, try)
 import Control.Monad (join, when)
+import Foreign.C.Error (Errno (..), ePERM)
 import Foreign.C.Types (CInt (..))
 import GHC.Conc (STM, TVar)
 import GHC.Event (Event, evtWrite)
 import GHC.Exts (Int (I#), Int#, Ptr (..), RealWorld, State#, addrToAny#, oneShot)
 import GHC.IO (unIO)
-import System.IO.Error (ioeGetErrorString)
+import System.IO.Error (ioeGetErrorString, ioeSetLocation)
 import System.Posix.Types (Fd)
 import Weft.Backend (Choice (..), backendChoice)
+import Weft.Core.Events (Events)
+import qualified Weft.Core.Events as Weft
+import Weft.FFI.Errno (throwErrnoCode)
 import Weft.Runtime (startManager)
 import Weft.StandardError (reportLine)
 import qualified Weft.Thread as W
+import Weft.Thread.Wait (Ends (..))
+import qualified Weft.Thread.Wait as Wait
 
 -- | An action, as the compiler has it.
 type Compiled a = State# RealWorld -> (# State# RealWorld, a #)
@@ -50,13 +56,27 @@ compiled action = oneShot (unIO action)
 
 -- | Replaces the function of @GHC.Event.Thread@ behind @threadWaitRead@ and @threadWaitWrite@.
 threadWait :: Event -> Fd -> Compiled ()
-threadWait event fd = compiled (if event == evtWrite then W.threadWaitWrite fd else W.threadWaitRead fd)
+threadWait event fd = compiled (Wait.threadWait (endsLike "threadWait") (eventsOf event) fd)
 {-# NOINLINE threadWait #-}
 
 -- | Replaces the function of @GHC.Event.Thread@ behind the STM forms.
 threadWaitSTM :: Event -> Fd -> Compiled (STM (), IO ())
-threadWaitSTM event fd = compiled (if event == evtWrite then W.threadWaitWriteSTM fd else W.threadWaitReadSTM fd)
+threadWaitSTM event fd = compiled (Wait.threadWaitSTM (endsLike "threadWaitSTM") (eventsOf event) fd)
 {-# NOINLINE threadWaitSTM #-}
+
+-- | How a wait of GHC's function of that name ends: the errors have GHC's text, and a descriptor that is always ready,
+-- such as that of a regular file, is an error, which epoll_ctl(2) gives GHC. (With the back end io_uring it is ready
+-- if its number was that of another descriptor that was waited for, and was closed by close(2).)
+endsLike :: String -> Ends
+endsLike name =
+  Ends
+    { endRefused = (`ioeSetLocation` "modifyFdOnce"),
+      endAlwaysReady = let Errno e = ePERM in throwErrnoCode "modifyFdOnce" e,
+      endClosed = name
+    }
+
+eventsOf :: Event -> Events
+eventsOf event = if event == evtWrite then Weft.evtWrite else Weft.evtRead
 
 -- | @GHC.Event.Thread.closeFdWith@.
 closeFdWith :: (Fd -> IO ()) -> Fd -> Compiled ()
