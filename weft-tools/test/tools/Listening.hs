@@ -45,6 +45,21 @@ tests program =
                 ("datagrams", Datagram, "program uses the socket there, which is not a stream socket")
               ]
         ],
+      testCase "--listen unix: of servers that are started at the same moment one serves, also where one has left its socket" . inFolder $ \folder ->
+        forM_ [1 .. 20 :: Int] $ \i -> do
+          let path = folder </> ("socket" <> show i)
+              run = weft program [] ["serve", folder, "--cores", "1", "--listen", "unix:" <> path]
+          when (even i) . withSocketOf Stream $ \s -> bind s (SockAddrUnix path) >> listen s 1
+          run $ \a -> run $ \b -> run $ \c -> do
+            found <- forM [a, b, c] $ \p -> do
+              line <- try (hGetLine (output p)) :: IO (Either IOException String)
+              case line of
+                Right _ -> pure True
+                Left _ -> do
+                  out <- hGetContents (errors p)
+                  False <$ contains out ("cannot listen on unix:" <> path <> ": another server is listening there")
+            length (filter id found) @?= 1
+            overUnix path (request "GET" "/" "close") >>= answered 200 "<p>home</p>",
       testCase "--listen unix: every user may connect, whatever the umask; --socket-mode says who may" . inFolder $ \folder -> do
         let path = folder </> "socket"
             -- In a shell of its own, since the umask is that of a whole process.

@@ -18,11 +18,13 @@ import Data.Maybe (isJust)
 import Foreign.C.Error
 import GHC.IO.Exception (IOErrorType (..), IOException (ioe_description, ioe_errno, ioe_type))
 import System.Directory (doesPathExist, removeFile)
+import System.FilePath (takeDirectory)
 import System.Posix.Files (deviceID, fileID, getSymbolicLinkStatus, isSocket, modificationTimeHiRes, setFileMode)
 import System.Posix.IO (dup)
 import System.Posix.Types (Fd (..), FileMode)
 import Weft.Blocking (blocking)
 import Weft.Socket
+import Weft.Tools.Serve.FolderLock (withFolderLock)
 import Weft.Tools.Serve.Values (Listen (..))
 
 -- | The addresses to listen on, and how.
@@ -92,7 +94,9 @@ listenOn mode takenByIPv4 wanted = do
         found <- getSocketName first
         others <- several (caps - 1) (listening only6 True found)
         pure (Opened found (first : others) (pure ()))
-    ListenUnix path -> do
+    -- Under the lock no other server finds the file before the socket listens: it would take it for one that was left,
+    -- and remove it.
+    ListenUnix path -> withFolderLock (takeDirectory path) $ do
       clearPath path
       sock <- socket AF_UNIX Stream defaultProtocol
       (`onException` close sock) $ do
@@ -107,7 +111,7 @@ listenOn mode takenByIPv4 wanted = do
   where
     backlog = 4096
     -- While this server shuts down, another one may replace the file by its own.
-    removeSame path made = void . try' $ identity path >>= \now -> when (now == made) (removeFile path)
+    removeSame path made = void . try' . withFolderLock (takeDirectory path) $ identity path >>= \now -> when (now == made) (removeFile path)
     -- A file system may give the inode of a removed file to the next one.
     identity path = (\s -> (deviceID s, fileID s, modificationTimeHiRes s)) <$> getSymbolicLinkStatus path
     try' act = try act :: IO (Either IOException ())
