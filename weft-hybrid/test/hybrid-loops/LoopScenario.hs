@@ -28,7 +28,7 @@ import qualified Weft.Hybrid.Park as Park
 import Weft.Hybrid.Scheduler
 import Weft.Hybrid.Thread
 import Weft.Hybrid.Timer (sleep, timeout)
-import Weft.Hybrid.Trace (Context (..), schedulerLoops)
+import Weft.Hybrid.Trace (Context (..), Trace (Parked), schedulerLoops)
 import Weft.Sys hiding (finally, mask_, onException, yield)
 import qualified Weft.Sys as Sys (yield)
 
@@ -208,6 +208,29 @@ limited setting = do
     later <- pure (rs == [(Nothing, Nothing)])
     pure (holdsThat [(later || rs `elem` [[(Just 7, Nothing)], [(Nothing, Just 7)]], "got " <> show rs)])
 
+-- | A thread goes to another loop within a time limit, which the first loop still keeps: its exception may be on the way
+-- when the action ends.
+limitedElsewhere :: Setting -> IO Scenario
+limitedElsewhere setting = do
+  got <- newIORef []
+  let use s = do
+        done <- newEmptyMVar
+        onLoopOf s 0 $ do
+          r <- timeout (nanoseconds 50) (goTo s 1 >> pure (7 :: Int))
+          -- The exception would arrive here.
+          yield
+          nonBlocking (modifyIORef got (r :))
+          telling done
+        takeMVar done
+  loops setting 2 [use] $ do
+    rs <- readIORef got
+    pure (holdsThat [(rs `elem` [[Just 7], [Nothing]], "got " <> show rs)])
+  where
+    goTo s i = call $ \_ ctx k -> do
+      slots <- readRef (schedulerLoops s)
+      l <- readBoxedArray slots i
+      Parked <$ Park.toLoop l ctx k
+
 -- | What a GHC thread does to a pipe with readers: it writes, closes it, or closes it once both readers have begun.
 data Use = Written | Closed | ClosedUnderReaders
   deriving (Eq)
@@ -292,6 +315,7 @@ loopTests =
         (1, "a thread is killed where it waits", killed False),
         (1, "a thread is killed as what it waits for comes", killed True),
         (1, "a time limit", limited),
+        (1, "a time limit, and another loop", limitedElsewhere),
         (1, "a thread goes to an idle loop", shared),
         (1, "two readers of a pipe, on two loops", piped Written),
         (1, "two readers of a pipe that is closed", piped Closed),

@@ -15,17 +15,17 @@ where
 
 import Control.Exception (Exception, fromException, toException)
 import Control.Monad (unless, when)
-import Control.Monad.Catch (mask)
+import Control.Monad.Catch (mask, uninterruptibleMask_)
 import Weft.Core.Manager (addOwnTimer)
 import Weft.Core.Time (Instant, after)
 import Weft.Core.Timer (Timer, cancelTimer)
 import Weft.Duration
+import Weft.Hybrid.Flag
 import Weft.Hybrid.Monad
 import Weft.Hybrid.Park
 import Weft.Hybrid.Thread (myThread)
 import Weft.Hybrid.Trace
-import Weft.Sys hiding (yield)
-import qualified Weft.Sys as Sys (yield)
+import Weft.Sys hiding (uninterruptibleMask_, yield)
 
 -- | Wait for at least the given duration. Zero or less returns at once; 'maxBound' never returns.
 sleep :: Duration -> Hybrid ()
@@ -64,30 +64,28 @@ timeout d act
   | otherwise = mask $ \restore -> do
     t <- myThread
     number <- nonBlocking (addWord timeouts 0 1)
-    -- 0: under way; 1: the time ran out first; 2: the action ended first; 3: the time ran out, and the exception has
-    -- been sent.
+    -- 0: under way; 1: the time ran out first; 2: the action ended first.
     phase <- nonBlocking (newAtomicWords 1)
-    timer <- startAlarm d t (TimedOut number) phase
+    -- Raised when the time ran out and the exception has been sent.
+    sent <- nonBlocking newFlag
+    timer <- startAlarm d t (TimedOut number) phase sent
     r <- attemptAny (restore act)
     found <- nonBlocking (casWord phase 0 0 2 <* cancelTimer timer)
     case r of
       Left e | isOurs number e -> pure Nothing
       _ -> do
-        -- The action has caught the exception, or it is pending.
-        when (found /= 0) (nonBlocking (untilSent phase >> retract t (isOurs number)))
+        -- The action has caught the exception, or it is pending, or another loop is sending it now. It must not arrive
+        -- while this thread waits for it to be sent.
+        when (found /= 0) (uninterruptibleMask_ (awaitFlag sent) >> nonBlocking (retract t (isOurs number)))
         either throw (pure . Just) r
   where
     attemptAny m = (Right <$> m) `catchAny` (pure . Left)
     isOurs number e = case fromException e of
       Just (TimedOut n) -> n == number
       Nothing -> False
-    startAlarm limit t e phase = callAt limit $ \place -> do
+    startAlarm limit t e phase sent = callAt limit $ \place -> do
       found <- casWord phase 0 0 1
-      when (found == 0) (throwTo place t (toException e) >> writeWord phase 0 3)
-    -- If another loop is sending it now, that is a matter of a few instructions.
-    untilSent phase = do
-      state <- readWord phase 0
-      unless (state == 3) (Sys.yield >> untilSent phase)
+      when (found == 0) (throwTo place t (toException e) >> raiseFlag sent)
 
 -- | Run an action after the given duration, on the loop that runs the caller. It is given the place of threads that
 -- it makes ready, and must not block.
