@@ -272,9 +272,9 @@ prerequisites = testCase "a field without its prerequisites is refused" . forM_ 
             answers expected = mapM_ (\match -> asked match >>= assertEqual (show (version, match)) expected)
             ip = "\"eth_type\":2048,"
             arp = "\"eth_type\":2054,\"ipv4_src\":\"10.0.0.1\""
-        answers 400 ["\"ipv4_src\":\"10.0.0.1\"", "\"eth_type\":35020,\"ipv4_dst\":\"10.0.0.1\"", "\"ip_proto\":6", "\"ip_dscp\":1", "\"vlan_pcp\":1", "\"vlan_vid\":\"none\",\"vlan_pcp\":1", "\"tcp_dst\":80", ip <> "\"tcp_dst\":80", ip <> "\"ip_proto\":17,\"tcp_src\":80", ip <> "\"ip_proto\":6,\"udp_src\":80", ip <> "\"icmpv4_type\":8"]
+        answers 400 ["\"ipv4_src\":\"10.0.0.1\"", "\"eth_type\":35020,\"ipv4_dst\":\"10.0.0.1\"", "\"ip_proto\":6", "\"ip_dscp\":1", "\"vlan_vid\":\"none\",\"vlan_pcp\":1", "\"tcp_dst\":80", ip <> "\"tcp_dst\":80", ip <> "\"ip_proto\":17,\"tcp_src\":80", ip <> "\"ip_proto\":6,\"udp_src\":80", ip <> "\"icmpv4_type\":8"]
         answers 201 [ip <> "\"ipv4_src\":\"10.0.0.1\"", ip <> "\"ip_proto\":6,\"tcp_dst\":80", ip <> "\"ip_proto\":1,\"icmpv4_type\":8", ip <> "\"ip_dscp\":1", "\"vlan_vid\":5,\"vlan_pcp\":1"]
-        answers (if version == V10 then 201 else 400) [arp]
+        answers (if version == V10 then 201 else 400) [arp, "\"vlan_pcp\":1"]
         answers (if version == V10 then 400 else 201) ["\"eth_type\":34525,\"ip_proto\":6,\"tcp_dst\":80"]
       _ -> assertFailure "no port"
 

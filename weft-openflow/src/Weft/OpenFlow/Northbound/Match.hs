@@ -172,12 +172,13 @@ otherField c f = withText "hexadecimal digits" $ \t -> do
     field -> fail ("this field has a name of its own: " <> intercalate ", " (map (Key.toString . fst) (fieldJson field)))
 
 -- | The error message for the first of some fields that the switch would ignore (1.0.1, 5.2.3) or refuse (1.3.5,
--- 7.2.3.6) because of what the match does not have.
+-- 7.2.3.6) because of what the match does not have. In 1.0 a priority without a VLAN ID is one of all tags, although
+-- 1.0.1 has it ignored: it is how Open vSwitch takes it, and the only form in which such a flow can be shown and sent.
 missingPrerequisite :: Version -> Match -> [Field] -> Maybe String
 missingPrerequisite version match fields = listToMaybe [name <> " needs " <> needed | field <- fields, Just (name, needed, False) <- [needs field]]
   where
     needs field = case field of
-      VlanPriority _ -> Just ("vlan_pcp", "a number as vlan_vid", any isTagged match)
+      VlanPriority _ -> Just ("vlan_pcp", "a number as vlan_vid", any isTagged match || version == V10 && VlanId Untagged `notElem` match)
       IpDscp _ -> Just ("ip_dscp", etherTypes ip, isType ip)
       IpProtocol _ -> Just ("ip_proto", etherTypes (ip <> arp), isType (ip <> arp))
       Ipv4Src _ _ -> Just ("ipv4_src", etherTypes (0x0800 : arp), isType (0x0800 : arp))
