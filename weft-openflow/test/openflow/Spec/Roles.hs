@@ -25,7 +25,7 @@ import Weft.OpenFlow.Types
 import Weft.OpenFlow.Wire
 
 tests :: TestTree
-tests = testGroup "roles" [roles, tableMissDeleted, roleMeanwhile, staleGeneration, refusedRole, portsOfTakenOver V10, portsOfTakenOver V13, timeOver V10, timeOver V13]
+tests = testGroup "roles" [roles, tableMissDeleted, tableMissReplaced, roleMeanwhile, staleGeneration, refusedRole, portsOfTakenOver V10, portsOfTakenOver V13, timeOver V10, timeOver V13]
 
 roles :: TestTree
 roles = testCase "a slave says nothing, a master does again" . withWitness plain $ \c address -> withPeer address $ \p -> do
@@ -73,6 +73,27 @@ tableMissDeleted = testCase "a master installs the table-miss flow again when it
     gone cookie = FlowRemovedMessage (FlowRemoved cookie 0 2 0 1 0 0 0 0 0 [])
     -- Answers the removal of a flow with a flow of its cookie.
     echo = App () $ \_ event () -> ((), [Send (FlowModMessage defaultFlowMod {flowCookie = removedCookie r, flowPriority = 7}) | FlowGone r <- [event]])
+
+-- | A switch may report the removal of a flow when it replaces it. Each installation of the table-miss flow would then
+-- cause another one. The removals here come faster than the flow is installed; the last one is not forgotten.
+tableMissReplaced :: TestTree
+tableMissReplaced = testCase "the table-miss flow is installed again about once in a second at most, and after the last removal" $
+  withTestController (patient plain) $ \c address -> withPeer address $ \p -> do
+    switchHandshake c V13 1 p
+    eventually "the role is known" (all infoActive <$> connectedSwitches c)
+    let install = void (expect "the table-miss flow" (\m -> if isInstall m then Just () else Nothing) p)
+    install
+    forM_ [1 .. 100] $ \i -> sendMessageOf V13 i gone p
+    sendMessageOf V13 6 (EchoRequest "counted") p
+    n <- installsBefore p 0
+    assertBool (show n <> " times") (n >= 1 && n < 20)
+    install
+  where
+    installsBefore p n = do
+      (_, m) <- expect "a flow, or ECHO_REPLY" (\m -> case m of EchoReply "counted" -> Just False; _ | isInstall m -> Just True; _ -> Nothing) p
+      if m then installsBefore p (n + 1) else pure (n :: Int)
+    isInstall m = case m of FlowModMessage f -> flowCookie f == 0x5745465400000000; _ -> False
+    gone = FlowRemovedMessage (FlowRemoved 0x5745465400000000 0 2 0 1 0 0 0 0 0 [])
 
 -- | The election of a new connection takes long, and its result is obsolete when it ends.
 roleMeanwhile :: TestTree

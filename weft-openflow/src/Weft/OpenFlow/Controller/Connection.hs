@@ -78,6 +78,7 @@ newSession c sendQueue version features = do
     <*> newIORef Nothing
     <*> newIORef Nothing
     <*> newIORef Nothing
+    <*> newIORef 0
 
 -- | Run an action while the session is registered with the controller. An earlier connection of the same switch is
 -- closed: a switch has one connection, and the newer one is the one that works. It is removed by a thread of its own: an

@@ -139,7 +139,7 @@ handleOther c s context out h message = case message of
   FlowRemovedMessage r
     | removedCookie r == tableMissCookie && sessionVersion s == V13 -> do
       active <- readIORef (sessionActive s)
-      when active (void (writeMessage out V13 (replyXid (headerXid h)) tableMissFlow))
+      when active (restoreTableMiss c s (contextTime context) (void (writeMessage out V13 (replyXid (headerXid h)) tableMissFlow)))
     | otherwise -> deliverHere (headerXid h) (FlowGone r)
   StatsReplyMessage more reply -> do
     asked <- answered s h more reply

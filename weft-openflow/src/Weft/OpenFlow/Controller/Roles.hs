@@ -30,6 +30,7 @@ module Weft.OpenFlow.Controller.Roles
     configure,
     tableMissFlow,
     tableMissCookie,
+    restoreTableMiss,
   )
 where
 
@@ -47,6 +48,7 @@ import Weft.OpenFlow.Match
 import Weft.OpenFlow.Message
 import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
+import Weft.Timer (milliseconds, schedule)
 
 -- | Change this controller's role at the switch. The generation ID is the least one to ask with.
 takeRole :: Controller -> Session -> Role -> Word64 -> IO ()
@@ -184,7 +186,7 @@ configure s = do
   when (sessionVersion s == V13) (void (postMessage s 6 tableMissFlow))
 
 -- | The flow for packets that match no other flow: without it a switch of 1.3 drops them (1.3.5, 5.4). If another program
--- deletes it, the switch reports that, and "Weft.OpenFlow.Controller.Dispatch" installs it again.
+-- deletes it, the switch reports that, and it is installed again ('restoreTableMiss').
 tableMissFlow :: Message
 tableMissFlow =
   FlowModMessage
@@ -198,3 +200,20 @@ tableMissFlow =
 -- | The cookie of 'tableMissFlow': @WEFT@ in ASCII, and 0.
 tableMissCookie :: Word64
 tableMissCookie = 0x5745465400000000
+
+-- | Install the table-miss flow again after its removal: now, by the given action, or a second after it was last
+-- installed so. The bound is for a switch that reports a removal when it replaces a flow, as the installation does, and
+-- for another program that removes the flow whenever it is there.
+restoreTableMiss :: Controller -> Session -> Millis -> IO () -> IO ()
+restoreTableMiss c s time install = do
+  before <- readIORef (sessionTableMiss s)
+  let next = before + interval
+      plan = schedule (milliseconds (fromIntegral (next - time))) (void (sendTo c s 6 tableMissFlow))
+  case () of
+    _
+      | time >= next -> writeIORef (sessionTableMiss s) time >> install
+      | time >= before -> (writeIORef (sessionTableMiss s) $! next) >> void plan
+      -- It is going to be installed.
+      | otherwise -> pure ()
+  where
+    interval = 1000

@@ -325,7 +325,9 @@ data Session = Session
     -- | The last generation ID that the switch is known to have seen. Used while 'sessionRole' is held.
     sessionGeneration :: !(IORef (Maybe Word64)),
     -- | Why the switch did not give the role that was last asked for. Used while 'sessionRole' is held.
-    sessionRefusal :: !(IORef (Maybe String))
+    sessionRefusal :: !(IORef (Maybe String)),
+    -- | When the table-miss flow was last installed again, or is going to be. Used by the switch's thread.
+    sessionTableMiss :: !(IORef Millis)
   }
 
 -- | A request for a role (1.3); see "Weft.OpenFlow.Controller.Roles".
