@@ -51,15 +51,17 @@ admit limits admission@(Admission total _) tables = countOr makeRoom
       evicting (map snd (take batch (sortOn fst idle)))
       -- Others may have evicted these or taken the room, and these may have received a request: there may be more.
       countOr (if null idle then pure False else makeRoom)
-    stillCounts entry = (== counted) <$> readWord (entryCells entry) cellAdmission
+    stillCounts entry = (/= uncounted) <$> readWord (entryCells entry) cellAdmission
     -- Other threads may evict at the same time. All stop when there is room for a batch.
     evicting [] = pure ()
     evicting (entry : entries) = do
       count <- readIORef total
       when (count + batch > most) $ do
+        -- Read first: if its thread counts it again meanwhile, it goes on and counts.
+        state <- readWord (entryCells entry) cellAdmission
         told <- evict entry
-        before <- if told then casWord (entryCells entry) cellAdmission counted uncounted else pure uncounted
-        when (before == counted) (depart admission)
+        before <- if told then casWord (entryCells entry) cellAdmission state uncounted else pure uncounted
+        when (before == state && state /= uncounted) (depart admission)
         evicting entries
 
 -- | The number of connections that are evicted at once.
@@ -72,10 +74,12 @@ batchOf limits = max 1 (limitConnections limits `div` 64)
 --   counted                                               -> uncounted (a thread that evicts it, or its end),
 --                                                            kept (its thread)
 --   uncounted   was told to end, or has ended             -> kept (its thread)
---   kept        counts, and is not evicted any more       -> uncounted (its end)
+--   kept        counts, answers its last request, and     -> uncounted (a thread that evicts it as it lingers, or its
+--               lingers                                      end)
 -- @
 --
--- 'counted' is left by compare-and-swap.
+-- 'counted' and 'kept' are left by compare-and-swap, except at the end. A connection that lingers may be evicted in both
+-- states: otherwise clients that do not close would keep others out for the time of lingering.
 counted, uncounted, kept :: Int
 counted = 0
 uncounted = 1

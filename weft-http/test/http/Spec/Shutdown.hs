@@ -171,7 +171,9 @@ tests on =
       testOn on "a drain waits for a connection that was accepted as it began" . within 200 "all of them" $
         forM_ [1 .. 40 :: Int] acceptedAtTheEnd,
       testOn on "a request is answered if its connection is told to end after the request was received" . within 60 "all of them" $
-        forM_ [byDrain, byEviction] readAtTheEnd,
+        forM_ [byDrain, byEviction] (readAtTheEnd (\_ _ -> pure ())),
+      testOn on "an evicted connection that was answered, and whose client does not close it, makes room for another" . within 60 "it" $
+        readAtTheEnd anotherAnswered byEviction,
       testOn on "a drain does not interrupt onClose" $ do
         (closing, go) <- (,) <$> newEmptyMVar <*> newEmptyMVar
         interrupted <- newEmptyMVar
@@ -279,9 +281,10 @@ acceptedAtTheEnd turn = do
       answer <- wait asking
       either (\e -> const (pure ()) (e :: IOException)) (\bytes -> assertBool (show bytes) (B.null bytes || "HTTP/1.1 200" `B.isPrefixOf` bytes)) answer
 
--- | The server receives a request, and its connection is told to end before the server has parsed the request.
-readAtTheEnd :: ((Server -> Transport -> IO ()) -> Options -> (Options, Server -> Transport -> IO ())) -> Assertion
-readAtTheEnd how = do
+-- | The server receives a request, and its connection is told to end before the server has parsed the request. The first
+-- argument runs after the response, before the client closes the connection.
+readAtTheEnd :: (Server -> Transport -> IO ()) -> ((Server -> Transport -> IO ()) -> Options -> (Options, Server -> Transport -> IO ())) -> Assertion
+readAtTheEnd afterwards how = do
   net <- memoryTransport 65536
   l <- transportListen net (W.SockAddrUnix "")
   received <- newEmptyMVar
@@ -308,7 +311,17 @@ readAtTheEnd how = do
       bytes <- answered
       assertBool ("not answered: " <> show bytes) ("HTTP/1.1 200" `B.isPrefixOf` bytes)
       assertBool "not the last one" ("onnection: close" `B.isInfixOf` bytes)
+      afterwards server net
     connClose client
+
+-- | Another client asks, and is answered.
+anotherAnswered :: Server -> Transport -> IO ()
+anotherAnswered server net = do
+  client <- transportConnect net noDeadline (serverAddress server)
+  connSendBytes client noDeadline "GET /hello HTTP/1.1\r\nHost: test\r\n\r\n"
+  bytes <- try (connReceive client noDeadline 65536)
+  connClose client
+  either (\e -> assertFailure ("refused: " <> show (e :: IOException))) (\b -> assertBool ("refused: " <> show b) ("HTTP/1.1 200" `B.isPrefixOf` b)) bytes
 
 -- | The connection is told to end by a drain of the server.
 byDrain, byEviction :: (Server -> Transport -> IO ()) -> Options -> (Options, Server -> Transport -> IO ())
