@@ -82,9 +82,10 @@ tests =
         putMVar leave ()
         mapM_ (finishes "the end of a dispatcher" . Manager.shutdown) started
         alive @?= map (const False) started,
-      test "timers of stopped managers fire at their time, and can be cancelled" (movedTimers id),
-      test "timers of managers that are stopped while no descriptor is free" (movedTimers withNoneLeft),
-      test "timers of stopped managers while no manager can be started" (movedTimers withoutNew),
+      test "timers of stopped managers fire at their time, and can be cancelled" (movedTimers id stopManagers),
+      test "timers of managers that are stopped while no descriptor is free" (movedTimers withNoneLeft stopManagers),
+      test "timers of stopped managers while no manager can be started" (movedTimers withoutNew stopManagers),
+      test "timers of dispatchers that end by an asynchronous exception of a timer's action" (movedTimers id endDispatchers),
       test "threads wait on when their manager is stopped while no descriptor is free" . withFds $ \fds -> do
         (r, w) <- pipe fds
         reader <- start (threadWaitRead r)
@@ -201,8 +202,8 @@ tests =
     ]
 
 -- | Timers and delays of each kind. Their managers are stopped within the function.
-movedTimers :: (IO () -> IO ()) -> Assertion
-movedTimers around = do
+movedTimers :: (IO () -> IO ()) -> IO () -> Assertion
+movedTimers around stopping = do
   fired <- newIORef (0 :: Int)
   let us = 200000 :: Int
       hit = atomicModifyIORef' fired (\n -> (n + 1, ()))
@@ -224,7 +225,7 @@ movedTimers around = do
   cancelled <- schedule (microseconds us) hit
   mapM_ blocks (doomed : waiting)
   around $ do
-    stopManagers
+    () <- stopping
     cancel cancelled >>= assertBool "a timer that has not fired is cancelled"
     cancel cancelled >>= assertBool "it is cancelled once" . not
     stop doomed
@@ -235,6 +236,14 @@ movedTimers around = do
   cancel later >>= assertBool "it has fired" . not
   pause 20
   readIORef fired >>= (@?= 3)
+
+-- | End the dispatchers of all capabilities, each by the action of a timer. Returns when they have ended.
+endDispatchers :: IO ()
+endDispatchers = do
+  n <- getNumCapabilities
+  old <- managers
+  forM_ [0 .. n - 1] (\cap -> onCapability cap (schedule mempty (throwIO ThreadKilled)))
+  eventually "the dispatchers have ended" (not . or <$> mapM isAlive old)
 
 -- | Run an action while no descriptor can be opened, not even one with a number that is freed meanwhile.
 withoutNew :: IO a -> IO a
