@@ -203,7 +203,7 @@ compared runs metric = do
 
 -- | The result in words. Wall-clock and CPU time decide: one of them has changed, and the other one does not contradict.
 verdict :: [Run] -> Text
-verdict runs = T.unlines (("verdict: " <> summary) : [name <> ": " <> sentence found <> (if metric == "system_calls" then ", counted once" else "") | (metric, name, found) <- all'])
+verdict runs = T.unlines (("verdict: " <> summary) : [name <> ": " <> sentence metric found <> (if metric == "system_calls" then ", counted once" else "") | (metric, name, found) <- all'])
   where
     all' = [(metric, name, found) | (metric, name) <- measures, Just found <- [compared runs metric]]
     timing = [found | (metric, _, found) <- all', metric `elem` ["wall_s", "cpu_s"]]
@@ -222,11 +222,12 @@ verdict runs = T.unlines (("verdict: " <> summary) : [name <> ": " <> sentence f
     more (Compared change _ _) = case change of More _ -> True; _ -> False
     tooFew (Compared change _ _) = change == TooFew
     middle (Compared _ matters ratios) = if matters then summaryMedian ratios else 1
-    sentence (Compared change _ ratios) = case change of
+    sentence metric (Compared change _ ratios) = case change of
       Less r -> renderNumber r <> " of that on GHC's manager" <> times (1 / r) " times less"
       More r -> renderNumber r <> " of that on GHC's manager" <> times r " times more"
-      Same -> "no difference that stands out of the noise, 2 % or 20 ms: " <> range ratios
+      Same -> "no difference that stands out of the noise" <> least metric <> ": " <> range ratios
       TooFew -> "too few rounds to say: " <> range ratios
+    least metric = if metric `elem` ["wall_s", "cpu_s"] then ", 2 % or 20 ms" else ", 2 %"
     times r what = if r >= 1.5 then " (" <> renderNumber r <> what <> ")" else ""
     range s
       | summaryMin s == summaryMax s = renderNumber (summaryMedian s) <> " of that on GHC's manager"

@@ -54,6 +54,7 @@ import Weft.Backend (Choice (..), backendChoice, backendNames, whyUnavailable)
 import Weft.Tls (Trust (..), loadTrust)
 import Weft.Tools.Cgroup
 import Weft.Tools.Doctor.Finding
+import Weft.Tools.Serve.Cores (coresWithin)
 import Weft.Tools.Surroundings (findProgram)
 
 -- | A file's contents, if it can be read.
@@ -111,7 +112,7 @@ coreFindings proc' = do
              NotKnown -> fact "cgroup quota" "not known"
              NoQuota -> fine "cgroup quota" "none"
              Processors q
-               | q < fromIntegral processors -> advise "cgroup quota" (show q <> " processors: with more capabilities than that the kernel stops all of them together for the rest of a period; +RTS -N" <> show (max 1 (floor q :: Int)))
+               | q < fromIntegral processors -> advise "cgroup quota" (show q <> " processors: with more capabilities than that the kernel stops all of them together for the rest of a period; +RTS -N" <> show (coresWithin processors quota))
                | otherwise -> fine "cgroup quota" (show q <> " processors, no less than there are")
          ]
 
