@@ -1,7 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- What the page in a browser shows while the controller does not answer.
+-- The page: the one that programs have, and what it shows in a browser while the controller does not answer.
 module Spec.Page (tests) where
 
 import Control.Concurrent (threadDelay)
@@ -10,6 +10,7 @@ import Data.ByteString.Builder (byteString)
 import qualified Data.ByteString.Char8 as BC
 import qualified Data.ByteString.Lazy as L
 import Data.IORef
+import qualified Network.HTTP.Client as Client
 import Network.HTTP.Types
 import Network.Wai (Application, pathInfo, responseLBS, responseStream, strictRequestBody)
 import Peer
@@ -24,7 +25,18 @@ import Weft.Socket (SockAddr (..))
 import Weft.Test.Skip (needProgram, testCase)
 
 tests :: TestTree
-tests = testGroup "the page" [noAnswer]
+tests = testGroup "the page" [embedded, noAnswer]
+
+-- | Fails in a program that was built with an earlier page.
+embedded :: TestTree
+embedded = testCase "is data/index.html" . withTestController defaultSettings $ \c _ -> do
+  side <- newNorthbound LocalClients c
+  Http.withServer (Http.setHost "127.0.0.1" (Http.setPort 0 Http.defaultSettings)) (northbound side) $ \server -> case Http.serverAddress server of
+    SockAddrInet port _ -> do
+      answer <- Client.newManager Client.defaultManagerSettings >>= Client.httpLbs (Client.parseRequest_ ("http://127.0.0.1:" <> show port <> "/"))
+      page <- L.readFile "data/index.html"
+      assertBool "the page is another one" (Client.responseBody answer == page)
+    _ -> assertFailure "no port"
 
 -- | How requests for events are answered: by an event every half a second, by an error, or not at all.
 data Events = Sent | Refused | Withheld
