@@ -22,10 +22,11 @@ import qualified Weft.Http as Http
 import Weft.OpenFlow.Controller
 import Weft.OpenFlow.Northbound
 import Weft.Socket (SockAddr (..))
+import Weft.Test.Browser (inBrowser)
 import Weft.Test.Skip (needProgram, testCase)
 
 tests :: TestTree
-tests = testGroup "the page" [embedded, noAnswer]
+tests = testGroup "the page" [embedded, unfolded, noAnswer]
 
 -- | Fails in a program that was built with an earlier page.
 embedded :: TestTree
@@ -37,6 +38,30 @@ embedded = testCase "is data/index.html" . withTestController defaultSettings $ 
       page <- L.readFile "data/index.html"
       assertBool "the page is another one" (Client.responseBody answer == page)
     _ -> assertFailure "no port"
+
+-- | Twelve switches in a row, of which each third one follows in the order of their numbers; their links are discovered
+-- later. The page runs without a controller. No link is longer than a quarter of the row.
+unfolded :: TestTree
+unfolded = testCase "switches move when their links are discovered" $ do
+  page <- readFile "data/index.html"
+  said <- inBrowser 1000 (noEvents <> page) row
+  case map read said :: [Double] of
+    [longest, whole] -> assertBool (show said) (longest < whole / 4)
+    _ -> assertFailure (show said)
+  where
+    noEvents = "<script>window.EventSource = class { addEventListener() {} close() {} };</script>"
+    row =
+      concat
+        [ "const id = n => String(n * 5 % 12).padStart(16, '0'), all = [...Array(12).keys()];",
+          "const switches = all.map(n => ({ switch: id(n), openflow: '1.3', ports: [] }));",
+          "const links = all.slice(1).map(n => ({ from: { switch: id(n - 1), port: 1 }, to: { switch: id(n), port: 2 }, two_way: true, in_tree: true, bits_per_s: 0 }));",
+          "const net = links => ({ version: 1, switches, links, hosts: [], host_count: 0 });",
+          "w.update(net([])); w.update(net(links));",
+          "const lengths = [...d.querySelectorAll('line')].map(l => Math.hypot(l.getAttribute('x1') - l.getAttribute('x2'), l.getAttribute('y1') - l.getAttribute('y2')));",
+          "const places = [...d.querySelectorAll('rect')].map(r => [+r.getAttribute('x'), +r.getAttribute('y')]);",
+          "const whole = Math.max(...places.flatMap(([x, y]) => places.map(([a, b]) => Math.hypot(x - a, y - b))));",
+          "return lengths.length === 11 ? Math.max(...lengths) + ' ' + whole : 'no links';"
+        ]
 
 -- | How requests for events are answered: by an event every half a second, by an error, or not at all.
 data Events = Sent | Refused | Withheld
