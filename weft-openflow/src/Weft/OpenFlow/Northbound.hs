@@ -37,6 +37,7 @@ import Control.Monad (forever, when)
 import Data.Aeson
 import Data.Aeson.Encoding (encodingToLazyByteString)
 import qualified Data.Aeson.KeyMap as KeyMap
+import Data.Bifunctor (first)
 import Data.Bits (xor, (.|.))
 import qualified Data.ByteString as B
 import Data.ByteString.Builder
@@ -175,7 +176,7 @@ onSwitch c d version method what request = case (method, what) of
         body <- bodyOf request
         case body of
           Nothing -> pure (failed status413 "a flow has at most 65536 bytes")
-          Just bytes -> case eitherDecodeStrict bytes >>= flowFromJson version command of
+          Just bytes -> case first ("the body is not JSON: " <>) (eitherDecodeStrict bytes) >>= flowFromJson version command of
             Left why -> pure (failed status400 (reason why))
             Right flow
               | flowCommand flow == FlowAdd && includesTableMiss flow ->
@@ -228,13 +229,16 @@ notAllowed methods = mapResponseHeaders (("Allow", list) :) (failed status405 ("
   where
     list = B.intercalate ", " methods
 
--- | aeson's error message for a request, without its first words. It is truncated, since it may be longer than the
--- request (for nested lists it is).
+-- | aeson's error message for a request, which begins with the path of the value: @Error in $.match['in_port']: @ becomes
+-- @match.in_port: @. It is truncated, since it may be longer than the request (for nested lists it is).
 reason :: String -> Text
 reason why = if T.length short > 300 then T.take 300 short <> "..." else short
   where
     text = T.pack (take 1000 why)
-    short = fromMaybe text (T.stripPrefix "Error in $: " text)
+    short = fromMaybe text $ do
+      (path, message) <- T.breakOn ": " <$> T.stripPrefix "Error in $" text
+      let plain = T.dropWhile (== '.') (T.replace "']" "" (T.replace "['" "." path))
+      pure (if T.null plain then T.drop 2 message else plain <> message)
 
 part :: Key -> Value -> Value
 part name v = case v of

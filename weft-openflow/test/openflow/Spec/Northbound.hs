@@ -243,7 +243,11 @@ whatIsWrong = testCase "an error names the field" . withNetwork $ \_ _ port _ _ 
   names "{\"match\":{\"in_port\":\"x\"}}" "match"
   names "{\"match\":{\"in_port\":\"x\"}}" "in_port"
   names "{\"match\":{\"eth_dst\":\"zz\"}}" "eth_dst"
-  names "{\"priority\":70000}" "priority"
+  names "{\"priority\":70000}" "\"priority: expected a number from 0 to 65535\""
+  names "{\"cookie\":1.5}" "\"cookie: expected a number from 0 to 18446744073709551615\""
+  names "{\"match\":{\"ip_proto\":\"tcp\"}}" "\"match.ip_proto: expected a number from 0 to 255\""
+  names "{\"actions\":[{\"output\":1},{\"set_queue\":-1}]}" "\"actions[1]: expected a number from 0 to 4294967295\""
+  names "" "\"the body is not JSON: "
   names "{\"priorty\":1}" "unknown field priorty"
   names "{\"actions\":\"drop\"}" "actions"
   -- null is no default, and above all not a match of all packets.

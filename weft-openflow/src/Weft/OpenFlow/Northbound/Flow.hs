@@ -14,7 +14,7 @@ import Control.Monad (when)
 import Data.Aeson
 import qualified Data.Aeson.Key as Key
 import qualified Data.Aeson.KeyMap as KeyMap
-import Data.Aeson.Types (Pair, Parser, explicitParseFieldMaybe, parseEither)
+import Data.Aeson.Types (JSONPathElement (Index), Pair, Parser, explicitParseFieldMaybe, parseEither)
 import qualified Data.ByteString as B
 import Data.Foldable (toList)
 import Data.Word (Word16)
@@ -84,14 +84,14 @@ flowFromJson version command = parseEither . withObject "a flow" $ \o -> do
   known ["priority", "idle_timeout", "hard_timeout", "cookie", "table", "match", "actions"] o
   match <- explicitParseFieldMaybe (withObject "a match" matchOf) o "match" .!= []
   mapM_ fail (missingPrerequisite version match match)
-  actions <- explicitParseFieldMaybe (withArray "actions" (fmap toList . mapM actionOf)) o "actions" .!= []
+  actions <- explicitParseFieldMaybe (withArray "actions" (\as -> sequence [actionOf a <?> Index i | (i, a) <- zip [0 ..] (toList as)])) o "actions" .!= []
   -- In 1.0, an action on a packet without the field does nothing.
   when (version == V13) (mapM_ (fail . ("set: " <>)) (settingPrerequisite match actions))
-  priority <- o .:? "priority" .!= 0x8000
-  idle <- o .:? "idle_timeout" .!= 0
-  hard <- o .:? "hard_timeout" .!= 0
-  cookie <- o .:? "cookie" .!= 0
-  table <- o .:? "table" .!= (if command == FlowAdd then 0 else tableAll)
+  priority <- number o "priority" .!= 0x8000
+  idle <- number o "idle_timeout" .!= 0
+  hard <- number o "hard_timeout" .!= 0
+  cookie <- number o "cookie" .!= 0
+  table <- number o "table" .!= (if command == FlowAdd then 0 else tableAll)
   let strict = command == FlowDelete && KeyMap.member "priority" o
       unselective = ["actions", "idle_timeout", "hard_timeout"] <> (if version == V10 then ["cookie", "table"] else [])
   when (command == FlowAdd && version == V10 && KeyMap.member "table" o) (fail "OpenFlow 1.0 has no tables to choose from")
@@ -110,6 +110,9 @@ flowFromJson version command = parseEither . withObject "a flow" $ \o -> do
         flowMatch = match,
         flowInstructions = [ApplyActions actions | not (null actions)]
       }
+  where
+    number :: (Bounded a, FromJSON a, Show a) => Object -> Key -> Parser (Maybe a)
+    number = explicitParseFieldMaybe numberOf
 
 -- | The error message for a field that an action sets in packets that do not have it (1.3.5, 7.2.5). What earlier actions
 -- set and add counts.
@@ -134,7 +137,7 @@ actionOf = withObject "an action" $ \o -> case KeyMap.toList o of
       [one] -> pure (SetField one)
       _ -> fail "set has one field"
   [("pop_vlan", Bool True)] -> pure PopVlan
-  [("push_vlan", v)] -> PushVlan <$> (parseJSON v :: Parser Word16)
-  [("group", v)] -> Group <$> parseJSON v
-  [("set_queue", v)] -> SetQueue <$> parseJSON v
+  [("push_vlan", v)] -> PushVlan <$> numberOf v
+  [("group", v)] -> Group <$> numberOf v
+  [("set_queue", v)] -> SetQueue <$> numberOf v
   _ -> fail "an action is one of output, set, pop_vlan, push_vlan, group, set_queue"

@@ -1,4 +1,5 @@
 {-# LANGUAGE OverloadedStrings #-}
+{-# LANGUAGE ScopedTypeVariables #-}
 
 -- |
 -- Matches as JSON, in both directions: each match that is shown can be sent. Pure.
@@ -12,6 +13,7 @@ module Weft.OpenFlow.Northbound.Match
     -- * Values
     portJson,
     portOf,
+    numberOf,
     ipv4Text,
     hexText,
 
@@ -24,7 +26,7 @@ import Control.Monad (unless, when)
 import Data.Aeson
 import qualified Data.Aeson.Key as Key
 import qualified Data.Aeson.KeyMap as KeyMap
-import Data.Aeson.Types (JSONPathElement (Key), Parser)
+import Data.Aeson.Types (JSONPathElement (Key), Parser, parseMaybe)
 import Data.Bits (complement, shiftL, shiftR, testBit, (.&.), (.|.))
 import qualified Data.ByteString as B
 import Data.Char (digitToInt, isDigit, isHexDigit)
@@ -128,24 +130,28 @@ matchOf o = do
       [ ("in_port", fmap InPort . portOf "no packet comes in at" [portLocal, portController]),
         ("eth_dst", fmap EthDst . macOf),
         ("eth_src", fmap EthSrc . macOf),
-        ("eth_type", fmap EthType . parseJSON),
+        ("eth_type", fmap EthType . numberOf),
         ("vlan_vid", vlan),
-        ("vlan_pcp", fmap VlanPriority . parseJSON),
-        ("ip_dscp", fmap IpDscp . parseJSON),
-        ("ip_proto", fmap IpProtocol . parseJSON),
+        ("vlan_pcp", fmap VlanPriority . numberOf),
+        ("ip_dscp", fmap IpDscp . numberOf),
+        ("ip_proto", fmap IpProtocol . numberOf),
         ("ipv4_src", fmap (uncurry Ipv4Src) . addressOf),
         ("ipv4_dst", fmap (uncurry Ipv4Dst) . addressOf),
-        ("tcp_src", fmap TcpSrc . parseJSON),
-        ("tcp_dst", fmap TcpDst . parseJSON),
-        ("udp_src", fmap UdpSrc . parseJSON),
-        ("udp_dst", fmap UdpDst . parseJSON),
-        ("icmpv4_type", fmap IcmpType . parseJSON),
-        ("icmpv4_code", fmap IcmpCode . parseJSON)
+        ("tcp_src", fmap TcpSrc . numberOf),
+        ("tcp_dst", fmap TcpDst . numberOf),
+        ("udp_src", fmap UdpSrc . numberOf),
+        ("udp_dst", fmap UdpDst . numberOf),
+        ("icmpv4_type", fmap IcmpType . numberOf),
+        ("icmpv4_code", fmap IcmpCode . numberOf)
       ]
     vlan (String "none") = pure (VlanId Untagged)
     vlan v = do
-      n <- parseJSON v
+      n <- numberOf v
       VlanId (Tagged n) <$ unless (n < 4096) (fail "a VLAN ID is at most 4095")
+
+-- | Decode a whole number in the range of its type.
+numberOf :: forall a. (Bounded a, FromJSON a, Show a) => Value -> Parser a
+numberOf = maybe (fail ("expected a number from 0 to " <> show (maxBound :: a))) pure . parseMaybe parseJSON
 
 -- | The class and the number of a field that is named by them: @oxm_CLASS_FIELD@, as 'fieldJson' shows it.
 otherName :: Key.Key -> Maybe (Word16, Word8)
@@ -210,7 +216,7 @@ portOf unfit reserved v = case v of
     | s `elem` map (T.pack . show) reservedPorts -> fail (unfit <> " the port " <> T.unpack s <> "; " <> expected)
     | otherwise -> fail expected
   _ -> do
-    n <- parseJSON v
+    n <- numberOf v
     let p = PortNo n
     p <$ unless (isPhysical p) (fail "not the number of a port")
   where
