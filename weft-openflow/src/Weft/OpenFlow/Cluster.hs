@@ -116,7 +116,7 @@ data Cluster = Cluster
     -- | Our switches that were not connected in the last rounds, with the number of these rounds. Used only by the
     -- thread that runs the rounds.
     clusterAway :: !(IORef (Map.Map DatapathId Int)),
-    -- | Whether the key of LLDP frames was read from etcd. Used only by the thread that runs the rounds.
+    -- | Whether etcd had our key of LLDP frames in the last round. Used only by the thread that runs the rounds.
     clusterKeyed :: !(IORef Bool),
     -- | Why a part of our network was not shared in the last round. Used only by the thread that runs the rounds.
     clusterUnshared :: !(IORef (Maybe String)),
@@ -249,6 +249,9 @@ round' cluster c = do
   writeIORef (clusterReached cluster) (isRight found)
   when (isRight found /= before) (clusterOnReach (clusterOptions cluster) (either (Just . displayException) (const Nothing) found))
   forM_ found $ \(revision, entries) -> do
+    -- Otherwise etcd has lost its data, and the next round shares a key again.
+    ours <- lldpKeyBytes <$> readIORef (controllerLldpKey c)
+    writeIORef (clusterKeyed cluster) ([entryValue e | e <- entries, entryKey e == "lldp-key"] == [ours])
     member <- fmap fst <$> readIORef (clusterHeld cluster)
     unless (isNothing member || [entryLease e | e <- entries, key cluster (B.unpack (entryKey e)) == nameKey cluster] == maybe [] pure member) (leave cluster c)
     let masters = Map.fromList [(d, e) | e <- entries, Just name <- [B.stripPrefix "master/" (entryKey e)], Just d <- [readDatapathId (B.unpack name)]]

@@ -5,24 +5,33 @@ module Spec.Members (tests) where
 
 import Control.Concurrent.Async
 import Control.Exception (bracket)
-import Control.Monad (forM)
+import Control.Monad (forM, void)
+import Data.Aeson (encode, object, (.=))
+import qualified Data.ByteString.Base64 as Base64
+import qualified Data.ByteString.Char8 as C
+import qualified Data.ByteString.Lazy.Char8 as LC
 import Data.IORef
+import Data.List (isInfixOf)
 import qualified Data.Map.Strict as Map
-import Data.Maybe (isJust)
+import Data.Maybe (fromMaybe, isJust)
+import Data.String (fromString)
+import qualified Data.Text.Encoding as T
 import Data.Word (Word8)
+import qualified Network.HTTP.Client as Client
 import Peer
 import Spec.Cluster hiding (tests)
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
 import Weft.OpenFlow.Cluster
 import Weft.OpenFlow.Controller
+import Weft.OpenFlow.Lldp
 import Weft.OpenFlow.Message
 import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
 import Weft.Test.Skip (needProgram, testCase)
 
 tests :: TestTree
-tests = localOption (mkTimeout 600000000) $ testGroup "members of a cluster" [movingHost, departedHost, takenOverHost, sameName]
+tests = localOption (mkTimeout 600000000) $ testGroup "members of a cluster" [movingHost, departedHost, takenOverHost, sameName, newKey]
 
 -- | Two controllers, each the master of the switch that has its number.
 withTwo :: (String -> (Member, Peer) -> (Member, Peer) -> IO ()) -> IO ()
@@ -104,3 +113,30 @@ sameName = testCase "a second controller with the name of another waits until it
       cancel (memberThread one)
       eventually' [other] "it has joined" (clusterMaster (memberCluster other) (DatapathId 2))
       readIORef said >>= (@?= [False, True, True]) . map isJust
+
+-- | etcd loses the key of LLDP frames, and later has another one, of a controller that was started meanwhile. With
+-- different keys controllers would not find the links between their switches, and flood in loops.
+newKey :: TestTree
+newKey = testCase "all controllers have the key of LLDP frames that etcd has" $
+  withTwo $ \url (one, first) (two, second) -> do
+    let rounds = do
+          before <- mapM (clusterRounds . memberCluster) [one, two]
+          eventually' [one, two] "three rounds" (and . zipWith (\n m -> m >= n + 3) before <$> mapM (clusterRounds . memberCluster) [one, two])
+        stored = C.pack "weft/openflow/lldp-key"
+        base64 = T.decodeUtf8 . Base64.encode
+        kv action fields = do
+          manager <- Client.newManager Client.defaultManagerSettings
+          asked <- Client.parseRequest (url <> "/v3/kv/" <> action)
+          Client.responseBody <$> Client.httpLbs asked {Client.method = C.pack "POST", Client.requestBody = Client.RequestBodyLBS (encode (object (fromString "key" .= base64 stored : fields)))} manager
+        known p m n key = do
+          sendMessageOf V10 0 (PacketInMessage (PacketIn noBuffer 60 (PortNo 2) 0 0 0 [] (lldpFrame key (DatapathId 9) (PortNo n) (MacAddress 3)))) p
+          eventually' [one, two] ("the link from port " <> show n) (any ((== (DatapathId 9, PortNo n)) . fst) . topologyOwnLinks <$> controllerNetwork (memberController m))
+    void (kv "deleterange" [])
+    rounds
+    found <- kv "range" []
+    assertBool "etcd has a key again" ("kvs" `isInfixOf` LC.unpack found)
+    void (kv "put" [fromString "value" .= base64 (C.pack "0123456789abcdef")])
+    rounds
+    let key = fromMaybe (error "16 bytes") (lldpKey (C.pack "0123456789abcdef"))
+    known first one 7 key
+    known second two 8 key
