@@ -26,7 +26,7 @@ import Test.Tasty.HUnit
 tests :: FilePath -> TestTree
 tests program =
   testGroup "cbench" $
-    concat [map ($ version) [onlyOnce program, loses program, givesUp program, oneAtATime program, atARate program, inTurn program, echoes program, connecting program, realController program] | version <- [V10, V13]]
+    concat [map ($ version) [onlyOnce program, unbuffered program, loses program, givesUp program, oneAtATime program, atARate program, inTurn program, echoes program, connecting program, realController program] | version <- [V10, V13]]
       <> [hangsUp program, unfinished program, nobody program, arguments program]
 
 -- Fake controllers --------------------------------------------------------------------------
@@ -122,6 +122,7 @@ cbench program given = bracket temporary removeFile $ \file -> do
   let metrics = decodeStrict written >>= member "runs" >>= first >>= member "metrics"
       metric name = case metrics >>= member name of
         Just (Number x) -> realToFrac x
+        Just Null -> 0 / 0
         _ -> error ("no " <> name <> " in " <> show written <> said)
   pure (code, said, metric)
   where
@@ -149,6 +150,15 @@ case' v name = testCase (named v <> ": " <> name)
 -- | The errors without the one that only 'oneAtATime' is about.
 besides :: [String] -> [String]
 besides = filter (/= "more than one packet at a time")
+
+-- | The controller answers without naming the packet's buffer. No latency is not one of zero.
+unbuffered :: FilePath -> Version -> TestTree
+unbuffered program v = case' v "no packet is answered" $ do
+  ((code, said, metric), _) <- withFake v B.empty (\_ _ -> pure (packetOut v (word 4 0xffffffff))) $ \address -> run program v address ["--switches", "3"]
+  assertEqual said ExitSuccess code
+  metric "total_unique_count" @?= 0
+  metric "other_answers_count" @?= 0
+  assertBool said (all (isNaN . metric) ["p50_us", "p95_us", "p99_us", "max_us"] && "no packet was answered" `isInfixOf` said && not ("NaN" `isInfixOf` said))
 
 -- | The first 500 packets of each switch are answered three times and once for a buffer that was not asked about. The
 -- rest are not answered. FLOW_MOD and PACKET_OUT take turns.

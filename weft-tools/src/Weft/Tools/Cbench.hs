@@ -131,6 +131,8 @@ cbench given = do
   result <- resultOf given (zip before after) (fst end - fst start) (fromIntegral (snd end - snd start) * 1e-12) (length ended) times
   unless (argumentJson given == Just "-") (putStr (rendered given result))
   forM_ (argumentJson given) (writeJson given result)
+  when (argumentMode given /= Idle && all ((== 0) . tallyUnique) after) $
+    reportLine "weft cbench: no packet was answered by a FLOW_MOD or PACKET_OUT with the packet's buffer"
   forM_ (take 3 ended) (\(n, why) -> reportLine ("weft cbench: switch " <> show (n :: Int) <> ": " <> why))
   unless (null ended) (exitWith (ExitFailure 1))
   where
@@ -208,7 +210,7 @@ pace rate senders = do
 
 -- Results -----------------------------------------------------------------------------------
 
--- | Metrics by name, in order.
+-- | Metrics by name, in order. Without answers there are no latencies (NaN, which is null in JSON).
 type Result = [(String, Double)]
 
 resultOf :: Arguments -> [(Tally, Tally)] -> Double -> Double -> Int -> Histogram -> IO Result
@@ -221,7 +223,7 @@ resultOf given tallies wall cpu lost times = do
       unique = sum each
       mean = unique / fromIntegral (length each)
       over x = if mean > 0 then x / mean else 0
-      us = (/ 1000) . fromIntegral :: Int -> Double
+      us n = if unique > 0 then fromIntegral n / 1000 else 0 / 0 :: Double
       answers =
         [ ("ops_per_s", unique / wall),
           ("ns_per_op", if unique > 0 then 1e9 * wall / unique else 0),
@@ -261,7 +263,7 @@ modeName m = case m of
 rendered :: Arguments -> Result -> String
 rendered given result =
   printf "%s, OpenFlow %s, %d switches of %d hosts, %s outstanding\n" (modeName (argumentMode given)) (versionName (argumentVersion given)) (argumentSwitches given) (argumentHosts given) (show (outstanding given))
-    <> concat [printf "  %-22s %14.2f\n" name x | (name, x) <- result]
+    <> concat [if isNaN x then printf "  %-22s %14s\n" name ("-" :: String) else printf "  %-22s %14.2f\n" name x | (name, x) <- result]
 
 versionName :: Version -> String
 versionName v = case v of
