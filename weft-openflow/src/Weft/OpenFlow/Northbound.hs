@@ -176,7 +176,7 @@ onSwitch c d version method what request = case (method, what) of
         body <- bodyOf request
         case body of
           Nothing -> pure (failed status413 "a flow has at most 65536 bytes")
-          Just bytes -> case first ("the body is not JSON: " <>) (eitherDecodeStrict bytes) >>= flowFromJson version command of
+          Just bytes -> case first (("the body is not JSON: " <>) . T.unpack . reason) (eitherDecodeStrict bytes) >>= flowFromJson version command of
             Left why -> pure (failed status400 (reason why))
             Right flow
               | flowCommand flow == FlowAdd && includesTableMiss flow ->

@@ -247,7 +247,7 @@ whatIsWrong = testCase "an error names the field" . withNetwork $ \_ _ port _ _ 
   names "{\"cookie\":1.5}" "\"cookie: expected a number from 0 to 18446744073709551615\""
   names "{\"match\":{\"ip_proto\":\"tcp\"}}" "\"match.ip_proto: expected a number from 0 to 255\""
   names "{\"actions\":[{\"output\":1},{\"set_queue\":-1}]}" "\"actions[1]: expected a number from 0 to 4294967295\""
-  names "" "\"the body is not JSON: "
+  names "" "\"the body is not JSON: not enough input\""
   names "{\"priorty\":1}" "unknown field priorty"
   names "{\"actions\":\"drop\"}" "actions"
   -- null is no default, and above all not a match of all packets.
