@@ -28,7 +28,7 @@ import Weft.Test.OpenVSwitch
 import Weft.Test.Skip (needProgram, skipUnless, testCase)
 
 tests :: FilePath -> TestTree
-tests program = testGroup "controller" (log' program : unwritableLog program : unreadLog program : unauthorised program : slow program : rejected program : map (killed program) ["OpenFlow10", "OpenFlow13"])
+tests program = testGroup "controller" (log' program : unwritableLog program : unreadLog program : noEtcd program : unauthorised program : slow program : rejected program : map (killed program) ["OpenFlow10", "OpenFlow13"])
 
 -- | Each of 300 connections of the same switch is three events.
 log' :: FilePath -> TestTree
@@ -84,6 +84,14 @@ answersSwitch port = connected port $ \s -> do
           Just "" -> assertFailure "the controller closed the connection"
           Just new -> reply (bytes <> new)
   reply ""
+
+-- | Nothing listens at the address of etcd.
+noEtcd :: FilePath -> TestTree
+noEtcd program = testCase "the reason why etcd does not answer is logged in words" $ do
+  url <- withEtcd (const (pure ())) pure
+  weft program [] ["controller", "--listen", "127.0.0.1:0", "--etcd", url] $ \p -> do
+    line <- hGetLine (errors p)
+    contains line (url <> ": etcd does not answer: Connection refused")
 
 -- | Something answers at the address of etcd, but not with success. A slash at the end of the URL is no path.
 unauthorised :: FilePath -> TestTree

@@ -38,6 +38,7 @@ import Data.Text (Text)
 import qualified Data.Text as T
 import qualified Data.Text.Encoding as T
 import Data.Word (Word64)
+import GHC.IO.Exception (IOException (ioe_description))
 import Network.HTTP.Client
 import Network.HTTP.Types (statusCode, statusMessage)
 import Text.Read (readMaybe)
@@ -85,6 +86,7 @@ call (Etcd manager limit ref) rpc body parser = readIORef ref >>= go []
     -- Only the content of the exception, without the request.
     reason e = filter isPrint . takeWhile (/= '\n') $ case fromException e of
       Just (HttpExceptionRequest _ (StatusCodeException answer start)) -> "etcd answered " <> statusLine (responseStatus answer) <> maybe "" (": " <>) (problemIn start)
+      Just (HttpExceptionRequest _ (ConnectionFailure failed)) | Just io <- fromException failed -> "etcd does not answer: " <> ioe_description io
       Just (HttpExceptionRequest _ content) -> "etcd does not answer: " <> show content
       _ -> displayException (e :: SomeException)
     statusLine status = show (statusCode status) <> " " <> BC.unpack (statusMessage status)
