@@ -58,6 +58,7 @@ import Weft.Duration
 import Weft.OpenFlow.App (Millis)
 import Weft.OpenFlow.Controller
 import Weft.OpenFlow.Controller.Connection (tableMissFlow)
+import Weft.OpenFlow.Controller.Errors (problemText)
 import Weft.OpenFlow.Controller.Types (currentMillis)
 import Weft.OpenFlow.Message
 import Weft.OpenFlow.Northbound.Flow
@@ -199,7 +200,7 @@ unanswered why = case why of
   RepliedError t code -> failed status502 ("the switch answered ERROR, type " <> number t <> ", code " <> number code)
   ReplyTooLong -> failed status502 "the switch's answer is longer than 16 MiB"
   OtherReply -> failed status502 "the switch answered with statistics that are not those requested"
-  ReplyNotUnderstood problem -> failed status502 ("the switch's answer was not understood: " <> T.pack (show problem))
+  ReplyNotUnderstood problem -> failed status502 ("the switch's answer was not understood: " <> T.pack (problemText problem))
   where
     number = T.pack . show
 

@@ -236,16 +236,19 @@ portlessPacket = testCase "a PACKET_IN without an input port is reported and dro
     map fst found @?= [DatapathId 1, DatapathId 1]
 
 unknownType :: TestTree
-unknownType = testCase "an unknown type draws an ERROR and the connection goes on" . withWitness plain $ \c address -> withPeer address $ \p -> do
-  switchHandshake c V10 1 p
-  sendBytes p (B.pack [1, 99, 0, 12, 0, 0, 0, 42, 1, 2, 3, 4])
-  (h, codes) <- expect "an ERROR" errorCodes p
-  (headerXid h, codes) @?= (42, (1, 1))
-  -- A message that is too short for its type.
-  sendBytes p (B.pack [1, 10, 0, 12, 0, 0, 0, 43, 1, 2, 3, 4])
-  (h', codes') <- expect "an ERROR" errorCodes p
-  (headerXid h', codes') @?= (43, (1, 6))
-  beside c p
+unknownType = testCase "an unknown type draws an ERROR and the connection goes on" $ do
+  problems <- newIORef []
+  withWitness plain {settingsOnIncident = \case { Misunderstood _ why -> modifyIORef' problems (why :); _ -> pure () }} $ \c address -> withPeer address $ \p -> do
+    switchHandshake c V10 1 p
+    sendBytes p (B.pack [1, 99, 0, 12, 0, 0, 0, 42, 1, 2, 3, 4])
+    (h, codes) <- expect "an ERROR" errorCodes p
+    (headerXid h, codes) @?= (42, (1, 1))
+    -- A message that is too short for its type.
+    sendBytes p (B.pack [1, 10, 0, 12, 0, 0, 0, 43, 1, 2, 3, 4])
+    (h', codes') <- expect "an ERROR" errorCodes p
+    (headerXid h', codes') @?= (43, (1, 6))
+    beside c p
+    readIORef problems >>= (@?= ["type 10: its length does not fit its contents", "type 99: unknown type"])
 
 -- | The number of reports depends on the time that the messages take. The first report is that the switch has connected.
 manyFaults :: TestTree

@@ -54,7 +54,7 @@ handleMessage c s context out h bytes
 misunderstood :: Controller -> Session -> Context -> Out -> Header -> ByteString -> Problem -> IO Verdict
 misunderstood c s context out h bytes problem = do
   when (headerType h == typeStatsReply (sessionVersion s)) (void (answeredBy s (headerXid h) (Left (ReplyNotUnderstood problem))))
-  report c (Misunderstood (contextSwitch context) (show problem))
+  report c (Misunderstood (contextSwitch context) ("type " <> show (headerType h) <> ": " <> problemText problem))
   _ <- writePut out (errorFor (sessionVersion s) h bytes problem)
   Continue <$ count out CountFault
 

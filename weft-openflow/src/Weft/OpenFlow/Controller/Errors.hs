@@ -1,7 +1,8 @@
 -- |
--- The ERROR messages that answer messages of a switch. Pure.
+-- The ERROR messages that answer messages of a switch, and their reasons in words. Pure.
 module Weft.OpenFlow.Controller.Errors
   ( errorFor,
+    problemText,
     typeError,
   )
 where
@@ -21,3 +22,17 @@ errorFor :: Version -> Header -> ByteString -> Problem -> Put
 errorFor version h bytes problem
   | headerType h == typeError = mempty
   | otherwise = putMessage version (headerXid h) (problemError version problem bytes)
+
+-- | Why a message was not understood, for people.
+problemText :: Problem -> String
+problemText problem = case problem of
+  BadVersion v -> "its version of OpenFlow, " <> show v <> ", is another one"
+  BadType _ -> "unknown type"
+  BadLength -> "its length does not fit its contents"
+  BadActionLength -> "the length of an action does not fit"
+  BadInstructionLength -> "the length of an instruction does not fit"
+  BadMatchType t -> "the type of a match, " <> show t <> ", is not OXM"
+  BadMatchLength -> "the length of a match or of one of its fields does not fit"
+  BadCommand n -> "the command " <> show n <> " is unknown"
+  BadRole n -> "the role " <> show n <> " is unknown"
+  BadReason n -> "the reason " <> show n <> " is unknown"
