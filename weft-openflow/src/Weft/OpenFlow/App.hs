@@ -124,7 +124,8 @@ data Event
     FlowGone !FlowRemoved
   | -- | A port was added, removed or changed.
     PortChanged !PortReason !Port
-  | -- | The switch's ports to other switches, or its part of the spanning tree, have changed.
+  | -- | The switch's ports to other switches, or its part of the spanning tree, have changed; or a link elsewhere has
+    -- left the tree, so that hosts may be behind other ports to switches.
     TreeChanged
   | -- | Any other message, except replies to the controller's own requests.
     Other !Message

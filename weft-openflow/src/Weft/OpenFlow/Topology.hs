@@ -157,7 +157,7 @@ data Topology = Topology
     hostClock :: !Word64
   }
 
--- | The switches that flood differently after a change, and whose applications must be informed.
+-- | The switches that flood differently or have other paths after a change, and whose applications must be informed.
 type Changed = [DatapathId]
 
 -- | No switches.
@@ -468,7 +468,7 @@ replantIfChanged old new
   where
     same field = Map.size (field old) == Map.size (field new)
 
--- | Compute the tree after a change of the links, and the switches that flood differently.
+-- | Compute the tree after a change of the links, and the switches that are concerned.
 replant :: Topology -> (Topology, Changed)
 replant t = (refresh concerned new, concerned)
   where
@@ -478,11 +478,9 @@ replant t = (refresh concerned new, concerned)
     tree = spanningTree (\link -> Map.member link (links t) && Map.notMember link (cables t)) (filter (isTwoWay t) (topologyLinks t))
     byswitch = Map.fromListWith Set.union [(d, Set.singleton p) | (d, p) <- Set.toList (ends <> endsOf (Map.keys (lapsed t)))]
     new = t {topologyTree = tree, blocked = ends `Set.difference` tree, trunks = byswitch, topologyVersion = topologyVersion t + 1}
-    differing =
-      [d | (d, ps) <- Map.toList byswitch, Map.lookup d (trunks t) /= Just ps]
-        ++ [d | d <- Map.keys (trunks t), Map.notMember d byswitch]
-        ++ [d | (d, _) <- Set.toList tree ++ Set.toList (topologyTree t), treePorts d tree /= treePorts d (topologyTree t)]
-    concerned = filter (`Map.member` topologySwitches t) (Set.toList (Set.fromList differing))
+    -- A port that leaves the tree also changes paths through switches whose own ports stay in it.
+    left = not (topologyTree t `Set.isSubsetOf` tree)
+    concerned = [d | d <- Map.keys (byswitch <> trunks t), Map.member d (topologySwitches t), left || Map.lookup d (trunks t) /= Map.lookup d byswitch || treePorts d tree /= treePorts d (topologyTree t)]
 
 treePorts :: DatapathId -> Set.Set Place -> [Place]
 treePorts d = Set.toList . Set.takeWhileAntitone ((== d) . fst) . Set.dropWhileAntitone ((< d) . fst)

@@ -30,7 +30,7 @@ tests =
   testGroup
     "network"
     [ testGroup "learning switch" [learns, fullTable, nobody, moves, portDown, formerTrunk, localPort, itsOwnFlows, ages, bounded, asAMap, composition],
-      testGroup "topology" [trees, settles, loopClosed, linksExpire, switchLeaves, switchOfAnother, linksOfOthers, sameTree, hostsAtTrunks, crowdedPort, crowdedSwitch, manyPorts, unfloodedPorts, hostsAge, trunkOrder]
+      testGroup "topology" [trees, settles, loopClosed, linksExpire, detour, switchLeaves, switchOfAnother, linksOfOthers, sameTree, hostsAtTrunks, crowdedPort, crowdedSwitch, manyPorts, unfloodedPorts, hostsAge, trunkOrder]
     ]
 
 -- Learning --------------------------------------------------------------------------------
@@ -284,6 +284,16 @@ linksExpire = testCase "a link that is seen no more goes, and the others are tol
   -- The ports of the old link are edge ports again, and the tree has the other two links.
   map (`flood` t3) [1, 2, 3] @?= [[1, 2, 3], [1, 2, 3], [1, 2, 3]]
   Set.fromList changed @?= Set.fromList (map DatapathId [1, 2, 3])
+
+-- | The ring 1-2-3-5-4-1 without 3-5 is the tree. Without 1-4, switch 2 has the same ports in the tree as before, but
+-- reaches 4 and 5 by the other one. If its flows stayed, they would be used for as long as packets come.
+detour :: TestTree
+detour = testCase "a link that leaves the tree is told to switches whose own ports stay" $ do
+  let t = foldr (uncurry (link 10)) (joined [1 .. 5] [1, 2]) [((1, 1), (2, 1)), ((2, 2), (3, 1)), ((3, 2), (5, 2)), ((5, 1), (4, 2)), ((4, 1), (1, 2))]
+      (t', changed) = portRemoved (DatapathId 1) (PortNo 2) t
+      ofSwitch d u = Set.filter ((== DatapathId d) . fst) (topologyTree u)
+  (ofSwitch 2 t, Set.size (topologyTree t')) @?= (ofSwitch 2 t', 8)
+  Set.fromList changed @?= Set.fromList (map DatapathId [1 .. 5])
 
 switchLeaves :: TestTree
 switchLeaves = testCase "a switch that leaves takes its links and hosts" $ do

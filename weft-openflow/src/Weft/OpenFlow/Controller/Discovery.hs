@@ -92,8 +92,8 @@ probeHosts c hosts = do
 probeAddress :: MacAddress
 probeAddress = MacAddress 0x025746000001
 
--- | Change the topology. The applications of switches that flood differently afterwards receive 'TreeChanged', from a
--- new thread, because the calling thread may hold a session's lock. They receive nothing while the controller ends: it
+-- | Change the topology. The applications of switches that are concerned ('Changed') receive 'TreeChanged', from a new
+-- thread, because the calling thread may hold a session's lock. They receive nothing while the controller ends: it
 -- loses one switch after another then, but the network stays as it is.
 topologyStep :: Controller -> (Topology -> (Topology, Changed)) -> IO ()
 topologyStep c step = do
