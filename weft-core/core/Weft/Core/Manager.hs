@@ -224,14 +224,13 @@ isRunning m = do
 loop :: Manager -> IO ()
 loop m = mask_ $ do
   _ <- swapWord (managerState m) wordTurn 1
-  interruptible (turns Looked) `onException` uninterruptibleMask_ (requestStop m >> finish m)
+  chains <- newChains
+  interruptible (turns chains Looked) `onException` uninterruptibleMask_ (requestStop m >> finish m)
   where
-    turns before = do
-      next <- uninterruptibleMask_ (turn before)
-      case next of
-        Stopped -> pure ()
-        _ -> turns next
-    turn before = do
+    turns chains before = do
+      next <- uninterruptibleMask_ (turn chains before)
+      if next == Stopped then pure () else turns chains next
+    turn chains before = do
       running <- isRunning m
       if not running
         then pure Stopped
@@ -241,7 +240,7 @@ loop m = mask_ $ do
           -- The kernel has just reported all events: the woken threads run before the next poll.
           busy <- if before == WokenUp then runTimers m else look m
           when watched (beat (managerHeartbeat m) Yielded)
-          if before == WokenUp then yieldToWoken else yield
+          if before == WokenUp then yieldToWoken chains else yield
           if busy
             then pure Looked
             else do

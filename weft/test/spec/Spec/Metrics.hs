@@ -90,7 +90,7 @@ tests =
       -- Otherwise the capability goes to another OS thread, and back at the next event.
       testCase "a chain of threads runs before the dispatcher blocks" . withFds $ \fds -> do
         (r, w) <- pipe fds
-        links <- replicateM 2 newEmptyMVar
+        links <- replicateM 3 newEmptyMVar
         let sleeps = sum . map metricsSleeps . filter ((== 0) . metricsCapability) . metricsCapabilities <$> readMetrics
             rounds = 50 :: Int
         chains <- replicateM rounds $ do

@@ -40,9 +40,8 @@ module Weft.OpenFlow.Controller.Types
   )
 where
 
-import Control.Concurrent (yield)
 import Control.Concurrent.MVar
-import Control.Exception (SomeAsyncException, SomeException, allowInterrupt, catch, evaluate, finally, fromException, mask_, throwIO)
+import Control.Exception (SomeAsyncException, SomeException, catch, evaluate, fromException, throwIO)
 import Control.Monad (unless, when)
 import Data.Bits (shiftR, (.&.))
 import Data.ByteString (ByteString)
@@ -258,21 +257,18 @@ newInstance (Shared app) = do
     case appHandle app context event s of
       (!s', replies) -> pure (s', replies)
 
--- | Change the network, from any thread. The new one is computed while a lock is held. The lock has no queue: a thread
--- that finds it taken yields and tries again.
+-- | Change the network, from any thread. The new one is computed while a lock is held.
 --
--- Note [Convoys]. With 'atomicModifyIORef'', a thread that is preempted while it computes leaves a thunk behind. The
--- next threads need its value and block, in a queue in which each one advances by one step for each turn of all
--- threads. The switches whose hosts are all known then take the processor, and those that still report hosts (512 steps
--- for a batch) are not served for minutes: 20 to 95 of 100 under cbench. The queue of an 'MVar' has the same effect.
+-- Note [Convoys]. A thread that finds the lock taken waits in a queue, and so do the others meanwhile. If each new host
+-- took the lock, a thread would advance by one host for each turn of all threads. The switches whose hosts are all known
+-- would then take the processor, and those that still report hosts (512 in a batch) would not be served for minutes: 20
+-- to 95 of 100 under cbench. (Threads that yield and try again instead of queueing advance, but two capabilities spend
+-- their time on yields.) So the hosts of a batch are one change ('noteHosts').
 changeTopology :: Controller -> (Topology -> (Topology, a)) -> IO a
-changeTopology c step = mask_ attempt
-  where
-    attempt = tryTakeMVar (controllerTopologyLock c) >>= maybe (yield >> allowInterrupt >> attempt) (const change)
-    change = flip finally (putMVar (controllerTopologyLock c) ()) $ do
-      (new, result) <- step <$> readIORef (controllerTopology c)
-      _ <- evaluate new
-      result <$ writeIORef (controllerTopology c) new
+changeTopology c step = withMVar (controllerTopologyLock c) $ \() -> do
+  (new, result) <- step <$> readIORef (controllerTopology c)
+  _ <- evaluate new
+  result <$ writeIORef (controllerTopology c) new
 
 -- | A host that sent a packet: when, its address, its port of the session's switch, and its IPv4 address if known.
 data Sighting = Sighting !Millis !MacAddress !PortNo !(Maybe Word32)
