@@ -34,10 +34,12 @@ module Weft.Watchdog
   )
 where
 
+import Control.Monad (when)
+import Data.Maybe (isJust)
 import Weft.Core.Manager (wakeManager)
 import Weft.Core.Time (Duration (..))
 import qualified Weft.FFI.Watchdog as FFI
-import Weft.Runtime.Managers (managers, startWatched)
+import Weft.Runtime.Managers (managers, startAll)
 import Weft.Watchdog.Bound (setBound)
 
 -- | Report capabilities that are occupied for longer than this from now on; 'Nothing' turns the watchdog off.
@@ -47,7 +49,7 @@ setWatchdog :: Maybe Duration -> IO ()
 setWatchdog bound = do
   setBound bound
   managers >>= mapM_ wakeManager
-  startWatched
+  when (isJust bound) startAll
 
 -- | The bound, if there is one.
 watchdogBound :: IO (Maybe Duration)

@@ -16,7 +16,7 @@ module Weft.Runtime.Managers
   ( currentManager,
     currentRegistry,
     managers,
-    startWatched,
+    startAll,
     stopManagers,
   )
 where
@@ -28,11 +28,11 @@ import Data.List (partition)
 import Data.Maybe (catMaybes, isNothing)
 import Foreign.Ptr (nullPtr)
 import Weft.Backend.Choice (chooseBackend)
+import Weft.Core.Heartbeat (isWatched)
 import Weft.Core.Manager
 import Weft.Core.Registry (Registry)
 import Weft.Core.Timer (Timer, fireTimer, timerDue)
 import Weft.FFI.Poll (pollWait)
-import Weft.FFI.Watchdog (watchdogBound)
 import Weft.StandardError (reportLine)
 import Weft.Sys
 import Weft.TimerQueue (newQueue)
@@ -125,7 +125,7 @@ start rt cap = withMVar (runtimeLock rt) $ \() -> do
       queue <- newQueue
       made <- try (chooseBackend >>= newManager cap (runtimeRegistry rt) queue resettle)
       case made of
-        Right m -> m <$ (begin m >> startWatched)
+        Right m -> m <$ (begin m >> isWatched (managerHeartbeat m) >>= \watched -> when watched startAll)
         -- A program without a free descriptor can still wait for time, as its accept loop may do until there is one.
         Left e -> running rt >>= firstAlive >>= maybe (throwIO (e :: IOException)) pure
   where
@@ -139,17 +139,15 @@ start rt cap = withMVar (runtimeLock rt) $ \() -> do
     firstAlive [] = pure Nothing
     firstAlive (m : ms) = isAlive m >>= \alive -> if alive then pure (Just m) else firstAlive ms
 
--- | With a watchdog, let the capabilities that have no manager start theirs. Each does so by a thread of its own, which
+-- | For a watchdog: let the capabilities that have no manager start theirs. Each does so by a thread of its own, which
 -- this function does not wait for.
-startWatched :: IO ()
-startWatched = do
-  bound <- watchdogBound
-  unless (bound == 0) $ do
-    rt <- runtime
-    capabilities <- getNumCapabilities
-    forM_ [0 .. capabilities - 1] $ \cap -> do
-      found <- managerAt rt cap
-      when (isNothing found) . void $ forkPinned cap ("weft dispatcher " <> show cap <> ", start") (\unmask -> unmask (void currentManager) `catch` refused)
+startAll :: IO ()
+startAll = do
+  rt <- runtime
+  capabilities <- getNumCapabilities
+  forM_ [0 .. capabilities - 1] $ \cap -> do
+    found <- managerAt rt cap
+    when (isNothing found) . void $ forkPinned cap ("weft dispatcher " <> show cap <> ", start") (\unmask -> unmask (void currentManager) `catch` refused)
   where
     -- Without a free descriptor the capability is not watched; who waits there hears of it.
     refused :: IOException -> IO ()
