@@ -5,7 +5,8 @@
 -- event: three futex(2) and two context switches. So the dispatcher yields once for each thread of such a chain.
 --
 -- GHC does not tell whether a thread is ready. But a yield takes some 20 ns if none is, and longer otherwise. The length
--- of the chains is measured once in 'interval' turns.
+-- of the chains is measured once in 'interval' turns. A yield can also take the time slices of threads that compute; new
+-- events must not wait for them more than once. So no yield follows when 'limit' has passed.
 module Weft.Core.Yield
   ( Chains,
     newChains,
@@ -13,7 +14,7 @@ module Weft.Core.Yield
   )
 where
 
-import Control.Monad (replicateM_)
+import Control.Monad (void)
 import Data.Int (Int64)
 import Weft.Core.Time (Duration (..), until)
 import Weft.Sys
@@ -37,38 +38,47 @@ newChains = Chains <$> newAtomicWords 3
 interval :: Int
 interval = 32
 
--- | Let the threads run that the last events have made ready, and those that they make ready in turn.
+-- | The longest chain that counts: the yields after the first one.
+longest :: Int
+longest = 3
+
+-- | How long a turn may yield and then yield again, in ns. What a yield saves, some 10 us, is little compared with this.
+limit :: Int64
+limit = 200000
+
+-- | Let the threads run that the last events have made ready, and those that they make ready in turn. A measurement that
+-- the limit cuts off is repeated in the next turn.
 yieldToWoken :: Chains -> IO ()
 yieldToWoken chains@(Chains w) = do
-  yield
   left <- peekWord w turns
   if left > 0
     then do
       pokeWord w turns (left - 1)
       n <- peekWord w links
-      replicateM_ n yield
-    else do
-      pokeWord w turns (interval - 1)
-      times <- measured (3 :: Int)
-      pokeWord w links =<< linksOf chains times
+      if n == 0 then yield else void (yields n)
+    else yields longest >>= maybe (pokeWord w links 0) (measured chains)
 
--- | The times of that many yields in ns. It ends with one that takes more than a millisecond: threads compute then, and
--- new events must not wait for another round of their time slices.
-measured :: Int -> IO [Int64]
-measured n = now >>= go n
-  where
-    go 0 _ = pure []
-    go k before = do
-      yield
-      t <- now
-      let Duration took = until t before
-      (took :) <$> if took > 1000000 then pure [] else go (k - 1) t
+-- | Yield, and that many times more. The times of these in ns; 'Nothing' if the limit has passed before they were done.
+yields :: Int -> IO (Maybe [Int64])
+yields n = do
+  begun <- now
+  let go k before = do
+        yield
+        t <- now
+        let Duration took = until t before
+            Duration sofar = until t begun
+        case k of
+          _ | sofar > limit -> pure Nothing
+          0 -> pure (Just [took])
+          _ -> fmap (took :) <$> go (k - 1 :: Int) t
+  fmap (drop 1) <$> go n begun
 
--- | How many of the yields are worth repeating: all up to the last one that let a thread run, but none if threads compute.
-linksOf :: Chains -> [Int64] -> IO Int
-linksOf (Chains w) times = do
+-- | How many of the yields are worth repeating: all up to the last one that let a thread run.
+measured :: Chains -> [Int64] -> IO ()
+measured (Chains w) times = do
   before <- peekWord w least
   let shortest = minimum ([fromIntegral before | before > 0] <> map (max 1) times)
       ran t = t > 2 * shortest + 50
+  pokeWord w turns (interval - 1)
   pokeWord w least (fromIntegral shortest)
-  pure $ if any (> 1000000) times then 0 else length (dropWhile (not . ran) (reverse times))
+  pokeWord w links (length (dropWhile (not . ran) (reverse times)))

@@ -5,8 +5,10 @@ module Spec.Metrics
   )
 where
 
-import Control.Concurrent (forkOn, newEmptyMVar, putMVar, takeMVar)
-import Control.Monad (forM_, replicateM)
+import Control.Concurrent (forkOn, killThread, newEmptyMVar, putMVar, takeMVar, yield)
+import Control.Monad (forM_, forever, join, replicateM, replicateM_, when)
+import Data.IORef
+import GHC.Clock (getMonotonicTime)
 import Harness
 import Test.Tasty
 import Test.Tasty.HUnit
@@ -104,6 +106,44 @@ tests =
         let whole = length (filter (== 0) chains)
         -- Fewer than all: a time slice may end at any point.
         assertBool (show chains) (2 * whole > rounds),
+      -- Otherwise each event waits for the time slices of computing threads several times, until chains are measured again.
+      testCase "once for computing threads, also after chains were long" . withFds $ \fds -> do
+        (r, w) <- pipe fds
+        let sleeps = sum . map metricsSleeps . filter ((== 0) . metricsCapability) . metricsCapabilities <$> readMetrics
+            chain = do
+              first <- newEmptyMVar
+              links <- (first :) <$> replicateM 3 newEmptyMVar
+              _ <- forkOn 0 (threadWaitRead r >> drain r >> putMVar first ())
+              forM_ (zip links (drop 1 links)) $ \(from, to) -> forkOn 0 (takeMVar from >>= \x -> compute 0.00001 >> putMVar to x)
+              pause 1
+              say w 1
+              result "the chain" =<< start (takeMVar (last links))
+            -- The slices of the computing thread, from the one after an event to the one that finds the dispatcher asleep.
+            event :: IORef Int -> IORef (Int -> Int -> IO ()) -> IO Int
+            event slices atSlice = do
+              found <- newEmptyMVar
+              _ <- forkOn 0 $ do
+                _ <- threadWaitRead r >> drain r
+                first <- readIORef slices
+                before <- sleeps
+                writeIORef atSlice $ \slice now -> when (now > before) $ do
+                  writeIORef atSlice (\_ _ -> pure ())
+                  putMVar found (slice - first)
+              pause 20
+              say w 1
+              result "the event" =<< start (takeMVar found)
+        counts <- fmap concat . replicateM 4 $ do
+          replicateM_ 40 chain
+          slices <- newIORef (0 :: Int)
+          atSlice <- newIORef (\_ _ -> pure ())
+          computing <- forkOn 0 . forever $ do
+            compute 0.002
+            slice <- atomicModifyIORef' slices (\n -> (n + 1, n + 1))
+            join (readIORef atSlice <*> pure slice <*> sleeps)
+            yield
+          replicateM 6 (event slices atSlice) <* killThread computing
+        -- All but a few: a time slice may end at any point.
+        assertBool (show counts) (3 * length (filter (<= 2) counts) > 2 * length counts),
       testCase "spin: an idle program neither polls nor goes to sleep again" . withFds $ \fds -> do
         (r, w) <- pipe fds
         t <- start (threadWaitRead r)
@@ -122,3 +162,9 @@ tests =
 anyOf :: Int -> IO Bool -> IO Bool
 anyOf 0 _ = pure False
 anyOf n check = check >>= \ok -> if ok then pure True else anyOf (n - 1) check
+
+-- | Keep the capability for that many seconds.
+compute :: Double -> IO ()
+compute duration = getMonotonicTime >>= go . (+ duration)
+  where
+    go end = getMonotonicTime >>= \t -> when (t < end) (go end)
