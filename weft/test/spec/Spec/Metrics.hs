@@ -122,14 +122,16 @@ tests =
             event :: IORef Int -> IORef (Int -> Int -> IO ()) -> IO Int
             event slices atSlice = do
               found <- newEmptyMVar
+              asleep <- newEmptyMVar
               _ <- forkOn 0 $ do
                 _ <- threadWaitRead r >> drain r
                 first <- readIORef slices
-                before <- sleeps
+                before <- takeMVar asleep
                 writeIORef atSlice $ \slice now -> when (now > before) $ do
                   writeIORef atSlice (\_ _ -> pure ())
                   putMVar found (slice - first)
               pause 20
+              sleeps >>= putMVar asleep
               say w 1
               result "the event" =<< start (takeMVar found)
         counts <- fmap concat . replicateM 4 $ do
