@@ -98,6 +98,7 @@ data Manager = Manager
     managerLateness :: !Histogram,
     -- | What the runner is doing, for the watchdog. Written by the runner.
     managerHeartbeat :: !Heartbeat,
+    -- | Where it writes markers.
     managerEventLog :: !EventLog,
     -- | Which of a program's dispatchers it is, from zero; -1 for one that the program made itself.
     managerIndex :: !Int,

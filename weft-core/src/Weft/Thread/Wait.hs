@@ -144,8 +144,8 @@ data Standing
 
 -- | Register for these events and wait later, as 'threadWaitReadSTM' does.
 --
--- There are two variables. The callback holds 'result', so that the run-time system never reports a thread blocked on
--- it as deadlocked. Only the two results of the call hold 'handle', and through it the weak pointer's key: when both
+-- There are two variables. The callback holds @result@, so that the run-time system never reports a thread blocked on
+-- it as deadlocked. Only the two results of the call hold @handle@, and through it the weak pointer's key: when both
 -- are garbage, the registration is removed.
 threadWaitSTM :: Ends -> Events -> Fd -> IO (STM (), IO ())
 threadWaitSTM ends evs fd = mask_ $ do

@@ -230,8 +230,8 @@ notAllowed methods = mapResponseHeaders (("Allow", list) :) (failed status405 ("
   where
     list = B.intercalate ", " methods
 
--- | aeson's error message for a request, which begins with the path of the value: @Error in $.match['in_port']: @ becomes
--- @match.in_port: @. It is truncated, since it may be longer than the request (for nested lists it is).
+-- | aeson's error message for a request, with the path of the value in dots and without brackets and quotes, such as
+-- @match.in_port@. It is truncated, since it may be longer than the request (for nested lists it is).
 reason :: String -> Text
 reason why = if T.length short > 300 then T.take 300 short <> "..." else short
   where
