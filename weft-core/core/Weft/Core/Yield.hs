@@ -15,24 +15,25 @@ module Weft.Core.Yield
 where
 
 import Control.Monad (void)
-import Data.Int (Int64)
-import Weft.Core.Time (Duration (..), until)
+import Weft.Core.Time (Instant (..))
 import Weft.Sys
-import Prelude hiding (until)
 
 -- | What a dispatcher has found out about chains. Word 'turns': how many turns are left until it measures again. Word
--- 'links': how many yields let another thread run, after the first one. Word 'least': the shortest yield so far in ns, or
--- 0. Used by the dispatcher's thread only.
+-- 'links': how many yields let another thread run, after the first one, in each of the last two measurements. Word
+-- 'latest': what the last one found. Word 'least': the shortest yield so far in ns, or 0. From word 'times' on: how long
+-- the yields of the last turn took, in ns, without the first one. Used by the dispatcher's thread only.
 newtype Chains = Chains AtomicWords
 
-turns, links, least :: Int
+turns, links, latest, least, times :: Int
 turns = 0
 links = 1
-least = 2
+latest = 2
+least = 3
+times = 4
 
 -- | The first turn measures.
 newChains :: IO Chains
-newChains = Chains <$> newAtomicWords 3
+newChains = Chains <$> newAtomicWords (times + longest)
 
 -- | The turns from one measurement to the next.
 interval :: Int
@@ -44,7 +45,7 @@ longest :: Int
 longest = 4
 
 -- | How long a turn may yield and then yield again, in ns. What a yield saves, some 10 us, is little compared with this.
-limit :: Int64
+limit :: Int
 limit = 200000
 
 -- | Let the threads run that the last events have made ready, and those that they make ready in turn. A measurement that
@@ -56,30 +57,47 @@ yieldToWoken chains@(Chains w) = do
     then do
       pokeWord w turns (left - 1)
       n <- peekWord w links
-      if n == 0 then yield else void (yields n)
-    else yields longest >>= maybe (pokeWord w links 0) (measured chains)
+      if n == 0 then yield else void (yields chains n)
+    else do
+      whole <- yields chains longest
+      if whole then measured chains else pokeWord w links 0
 
--- | Yield, and that many times more. The times of these in ns; 'Nothing' if the limit has passed before they were done.
-yields :: Int -> IO (Maybe [Int64])
-yields n = do
-  begun <- now
-  let go k before = do
-        yield
-        t <- now
-        let Duration took = until t before
-            Duration sofar = until t begun
-        case k of
-          _ | sofar > limit -> pure Nothing
-          0 -> pure (Just [took])
-          _ -> fmap (took :) <$> go (k - 1 :: Int) t
-  fmap (drop 1) <$> go n begun
+-- | Yield, and that many times more. 'False' if the limit has passed before they were done.
+yields :: Chains -> Int -> IO Bool
+yields (Chains w) n = do
+  Instant begun <- now
+  yield
+  Instant first <- now
+  let go :: Int -> Int -> IO Bool
+      go !k !before
+        | before - fromIntegral begun > limit = pure False
+        | k == n = pure True
+        | otherwise = do
+          yield
+          Instant t <- now
+          pokeWord w (times + k) (fromIntegral t - before)
+          go (k + 1) (fromIntegral t)
+  go 0 (fromIntegral first)
 
--- | How many of the yields are worth repeating: all up to the last one that let a thread run.
-measured :: Chains -> [Int64] -> IO ()
-measured (Chains w) times = do
+-- | How many of the yields are worth repeating: all up to the last one that let a thread run. The shortest run of a thread
+-- that does something takes some 400 ns. A yield also takes long if it finds its code in no cache, or if the kernel gives
+-- the core to another process meanwhile; so the smaller result of two measurements counts.
+measured :: Chains -> IO ()
+measured (Chains w) = do
   before <- peekWord w least
-  let shortest = minimum ([fromIntegral before | before > 0] <> map (max 1) times)
-      ran t = t > 2 * shortest + 50
+  shortest <- smallest 0 (if before == 0 then maxBound else before)
+  found <- lastRun (4 * shortest + 200) longest
+  previous <- peekWord w latest
   pokeWord w turns (interval - 1)
-  pokeWord w least (fromIntegral shortest)
-  pokeWord w links (length (dropWhile (not . ran) (reverse times)))
+  pokeWord w links (min previous found)
+  pokeWord w latest found
+  pokeWord w least shortest
+  where
+    smallest :: Int -> Int -> IO Int
+    smallest !k !so
+      | k == longest = pure so
+      | otherwise = peekWord w (times + k) >>= smallest (k + 1) . min so . max 1
+    lastRun :: Int -> Int -> IO Int
+    lastRun !bound !k
+      | k == 0 = pure 0
+      | otherwise = peekWord w (times + k - 1) >>= \t -> if t > bound then pure k else lastRun bound (k - 1)

@@ -11,6 +11,7 @@ import Control.Exception
 import Control.Monad
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as B8
+import Data.Char (isAlphaNum)
 import Data.List (isInfixOf)
 import Support
 import System.Exit
@@ -85,15 +86,17 @@ tests = withFiles $ \made -> withResource (made >>= \files -> files <$ makeChain
         "each kind of key works, or the error says that the library cannot use it"
         [ testCase what $ do
             files <- get
-            shell' (folderOf files) ("openssl req -x509 -nodes -days 30 -subj /CN=leaf.test -addext subjectAltName=DNS:leaf.test " <> options <> " -keyout kind.key -out kind.pem 2>&1")
-            loaded <- try (newTlsServer (settingsFor files ["kind"]))
-            let key = folderOf files </> "kind.key"
+            -- The tests may run at the same time, in one folder.
+            let kind = "kind-" <> filter isAlphaNum what
+            shell' (folderOf files) ("openssl req -x509 -nodes -days 30 -subj /CN=leaf.test -addext subjectAltName=DNS:leaf.test " <> options <> " -keyout " <> kind <> ".key -out " <> kind <> ".pem 2>&1")
+            loaded <- try (newTlsServer (settingsFor files [kind]))
+            let key = folderOf files </> kind <> ".key"
             case loaded of
               Left e -> do
                 assertBool "always supported" (not always)
                 assertBool (show e) ((key <> " is a key that the tls library cannot use, of the kind " <> takeWhile (/= ';') what) `isInfixOf` show (e :: IOException))
               Right _ -> do
-                r <- connectTo (settingsFor files ["kind"]) (clientFor files) {tlsTrust = TrustAuthorities (folderOf files </> "kind.pem")} "leaf.test"
+                r <- connectTo (settingsFor files [kind]) (clientFor files) {tlsTrust = TrustAuthorities (folderOf files </> kind <> ".pem")} "leaf.test"
                 either (assertFailure . show) (const (pure ())) r
           | (what, options, always) <-
               [ ("RSA", "-newkey rsa:3072", True),
