@@ -86,7 +86,7 @@ measured :: Chains -> IO ()
 measured (Chains w) = do
   before <- peekWord w least
   shortest <- smallest 0 (if before == 0 then maxBound else before)
-  found <- lastRun (4 * shortest + 200) longest
+  found <- lastRun (2 * shortest + 200) longest
   previous <- peekWord w latest
   pokeWord w turns (interval - 1)
   pokeWord w links (min previous found)
