@@ -2,7 +2,7 @@
 -- Giving way before blocking. A thread that an event makes ready may make others ready: a reader gives a request to a
 -- worker, the worker a response to a writer. These are behind the dispatcher in the capability's run queue. If it blocks
 -- in the kernel while a thread is ready, GHC hands the capability to another OS thread, and takes it back at the next
--- event: three futex(2) and two context switches. So the dispatcher yields once for each thread of such a chain.
+-- event: three futex(2) and a context switch more. So the dispatcher yields once for each thread of such a chain.
 --
 -- GHC does not tell whether a thread is ready. But a yield takes some 20 ns if none is, and longer otherwise. The length
 -- of the chains is measured once in 'interval' turns. A yield can also take the time slices of threads that compute; new
