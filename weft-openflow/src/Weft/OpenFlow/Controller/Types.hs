@@ -288,8 +288,9 @@ noteHosts :: Controller -> Session -> IO ()
 noteHosts c s = do
   seen <- readIORef (sessionSeen s)
   unless (null seen) $ do
-    writeIORef (sessionSeen s) []
+    -- An exception may come while this waits for the lock: the hosts are kept until they are entered.
     changeTopology c (\t -> (foldl' note t (reverse seen), ()))
+    writeIORef (sessionSeen s) []
   where
     note t (Sighting time mac port ip) = fromMaybe t (hostSeen time mac (here, port) ip t)
     here = featuresDatapath (sessionFeatures s)
