@@ -121,10 +121,17 @@ judging =
         settled [run "weft" [] "x" [1, 2, 3, 9]] (atMost "" (on "weft" [] "x") 4) @?= True
         settled [run "weft" [] "x" [1, 2, 6, 9]] (atMost "" (on "weft" [] "x") 4) @?= False,
       testCase "a single round settles a bound only far from the limit" $
-        [settled [run "weft" [] "x" [x]] (atMost "" (on "weft" [] "x") 4) | x <- [1, 2.9, 3.5, 4.5, 5.1]] @?= [True, True, False, False, True],
-      testCase "a single round does not settle a bound on a difference" $ do
+        [settled [run "weft" [] "x" [x]] (atMost "" (on "weft" [] "x") 4) | x <- [1, 2.9, 3.5, 4.5, 5.1]] @?= [True, True, False, False, False],
+      testCase "a bound is missed by two rounds or more, and settled by three" $ do
+        let bound = atMost "" (on "weft" [] "x") 1
+            judged rounds = (judgedVerdict (judge (const True) [run "weft" [] "x" rounds] bound), settled [run "weft" [] "x" rounds] bound)
+        map judged [[2.45], [2.45, 0.4], [2.45, 2], [2.45, 2, 2.2]] @?= [(TooClose, False), (TooClose, False), (Missed, False), (Missed, True)],
+      testCase "a size in memory needs a fiftieth" $ do
+        let judged rounds = judgedVerdict (judge (const True) [run "weft" [] "rss_bytes_per_idle" rounds] (atMost "" (on "weft" [] "rss_bytes_per_idle") 4000))
+        map judged [[3571], [4100], [3950], [3950, 3970, 3960], [3950, 3951, 3952, 3951, 3950]] @?= [Holds, Missed, TooClose, TooClose, Holds],
+      testCase "a difference needs five rounds" $ do
         let verdict rounds = judgedVerdict (judge (const True) [run "a" [] "x" rounds, run "b" [] "x" (80 <$ rounds)] (atMost "" (on "a" [] "x" `Minus` on "b" [] "x") 3))
-        map verdict [[75], [75, 76], [75, 76, 75]] @?= [TooClose, TooClose, Holds],
+        map verdict [[75], [75, 76], [75, 76, 75], [75, 76, 75, 76], [75, 76, 75, 76, 75]] @?= [TooClose, TooClose, TooClose, TooClose, Holds],
       testCase "of zero hold for zero" $
         judgedVerdict (judge (const True) [run "weft" [] "wakeups" [0, 0]] (atMost "" (on "weft" [] "wakeups") 0)) @?= Holds
     ]

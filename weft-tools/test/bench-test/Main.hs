@@ -9,7 +9,7 @@ import Control.Exception (IOException, bracket, try)
 import Control.Monad (when)
 import Data.Aeson (eitherDecode)
 import Data.Either (fromLeft)
-import Data.IORef (atomicModifyIORef', newIORef)
+import Data.IORef (atomicModifyIORef', newIORef, readIORef)
 import Data.List (isInfixOf, nub)
 import qualified Data.Map.Strict as M
 import qualified Data.Set as S
@@ -41,7 +41,7 @@ import Weft.Tools.Bench.Paper
 import Weft.Tools.Bench.Proc (field, releaseNumbers)
 import Weft.Tools.Bench.Progress (duration, partLine, progressLine)
 import Weft.Tools.Bench.Readme (Row (..), overviewRows, rows, summaryRows)
-import Weft.Tools.Bench.Runner (Failure (failureMessage), Missing (..), Outcome (..), collect, matches, plannedCases, rotate, roundOrder, runBenchmark)
+import Weft.Tools.Bench.Runner (Failure (failureMessage), Measurement (measuredRounds), Missing (..), Outcome (..), collect, firstRounds, furtherRounds, inDoubt, matches, outcomeOf, plannedCases, rotate, roundOrder, runBenchmark)
 import Weft.Tools.Bench.Select
 import Weft.Tools.Bench.Server (Report (..))
 import Weft.Tools.Bench.Stats (figureMetrics, figureSubjects)
@@ -315,6 +315,24 @@ schedules =
         outcome <- runBenchmark (env (Schedule 0 0)) {envSchedule = Nothing} (const True) (taking measure)
         map judgedVerdict (outcomeBounds outcome) @?= [NotMeasured]
         map failureMessage (outcomeFailures outcome) @?= ["it ended"],
+      testCase "further rounds go to the benchmark with the fewest, of these to the shortest, and to none that is settled" $ do
+        asked <- newIORef []
+        let first name x pause = firstRounds (env (Schedule 0 0)) {envSchedule = Nothing, envPlan = defaultPlan {planRounds = 1, planMoreRounds = 2}} (const True) . taking $ do
+              atomicModifyIORef' asked (\names -> (name : names, ()))
+              threadDelay pause
+              pure [([("group", Count 1)], M.singleton "x" x)]
+        begun <- sequence [first "slow" 2.1 300000, first "clear" 0.9 0, first "fast" 1.9 0]
+        map (length . inDoubt) begun @?= [1, 0, 1]
+        ended <- furtherRounds (const (pure ())) begun
+        names <- readIORef asked
+        reverse names @?= (["slow", "clear", "fast"] <> ["fast", "slow", "fast", "slow" :: String])
+        map measuredRounds ended @?= [3, 1, 3]
+        map (map (M.size . runRounds) . outcomeRuns . outcomeOf) ended @?= [[3], [1], [3]],
+      testCase "further rounds that would not end in time are not begun" $ do
+        now <- getMonotonicTime
+        first <- firstRounds (env (Schedule now (now + 60))) {envPlan = defaultPlan {planRounds = 1}} (const True) (taking (pure [([("group", Count 1)], M.singleton "x" 2.01)]))
+        ended <- furtherRounds (const (pure ())) [first]
+        (map measuredRounds ended, length (inDoubt first)) @?= ([1], 1),
       testCase "without a limit all rounds are run" $ do
         outcome <- runBenchmark (env (Schedule 0 0)) {envSchedule = Nothing} (const True) slow
         map (M.size . runRounds) (outcomeRuns outcome) @?= [5]

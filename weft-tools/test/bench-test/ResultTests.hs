@@ -125,9 +125,9 @@ results =
         T.count "connections 400" (fst (T.breakOn "</section>" (snd (T.breakOn "id=\"compilers\"" page)))) @?= 0
         assertBool "one compiler needs no comparison" (not ("id=\"compilers\"" `T.isInfixOf` renderReport (const Nothing) [kept sample])),
       testCase "the document has a table of compilers: Weft and GHC's manager with each, and the bounds of the later ones" $ do
-        let at name = run name sixtyFour "cpu_us_per_op"
-            older = savedBy "9.6.6" [at "weft" [10], at "ghc" [20], at "c-epoll" [5]]
-            newer = savedBy "9.10.3" [at "weft" [5], at "ghc" [20], at "c-epoll" [5]]
+        let at name figure = run name sixtyFour "cpu_us_per_op" [figure, figure, figure]
+            older = savedBy "9.6.6" [at "weft" 10, at "ghc" 20, at "c-epoll" 5]
+            newer = savedBy "9.10.3" [at "weft" 5, at "ghc" 20, at "c-epoll" 5]
             text = compilersSection [older] [newer]
         forM_
           [ "| what | Weft, GHC 9.6.6 | Weft, GHC 9.10.3 | GHC's manager, GHC 9.6.6 | GHC's manager, GHC 9.10.3 |",

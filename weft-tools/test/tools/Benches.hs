@@ -27,6 +27,10 @@ tests program folder =
         (code, out) <- outcome program [] ["bench", "pong", "--case", "connections=65"]
         code @?= ExitFailure 2
         mapM_ (contains out) ["no case with connections=65", "connections=64|400", "placement=shared"],
+      testCase "list takes no options" $ do
+        (code, out) <- outcome program [] ["bench", "list", "--json", "/dev/null"]
+        code @?= ExitFailure 2
+        contains out "list takes no options",
       testCase "options that a benchmark does not use are refused" $
         forM_ [("delay", "--duration", "1"), ("paper 2010-6", "--duration", "1"), ("static", "--rts", "-A4m"), ("tcp", "--backend", "poll")] $ \(name, flag, argument) -> do
           (code, out) <- outcome program [] (["bench"] <> words name <> [flag <> "=" <> argument])

@@ -115,8 +115,8 @@ compared n more = do
         other -> assertFailure (show (other :: [Int]))
       assertBool "a dispatcher runs" (any ((== Dispatching) . spanActivity) (concat (M.elems (timelineRows timeline))))
       assertBool "threads are woken" (length (timelineArrows timeline) >= 100)
-      assertBool "JSON" (maybe False (const True) (decode (toLazyByteString (chromeTrace timeline)) :: Maybe Value))
-      assertBool "a page" ("manager blocked" `T.isInfixOf` timelinePage "a log" timeline)
+      assertBool "JSON" (maybe False (const True) (decode (toLazyByteString (chromeTrace "a log" timeline)) :: Maybe Value))
+      assertBool "a page" ("manager blocked" `T.isInfixOf` timelinePage "a log" [] timeline)
     other -> assertFailure (show other)
   removePathForcibly folder
 
@@ -213,9 +213,20 @@ timelines =
                 ]
         M.toList (timelineDepths timeline) @?= [(0, [Depth 50 60 1]), (1, [Depth 10 20 1, Depth 20 30 2])]
         M.toList (timelineCounts timeline) @?= [("file requests done", 7), ("file requests submitted", 3)]
-        let page = timelinePage "t" timeline
+        let page = timelinePage "t" [] timeline
         assertBool "in the page" ("files:[0,50,60,1,1,10,20,1,1,20,30,2],filesColour:" `T.isInfixOf` page && "deepest:2," `T.isInfixOf` page)
-        assertBool "in the JSON" ("\"in flight\":2" `T.isInfixOf` T.decodeUtf8 (L.toStrict (toLazyByteString (chromeTrace timeline)))),
+        assertBool "in the JSON" ("\"in flight\":2" `T.isInfixOf` T.decodeUtf8 (L.toStrict (toLazyByteString (chromeTrace "a log" timeline)))),
+      testCase "in the JSON the process has a name, and every wake-up begins and ends within a span" $ do
+        -- Thread 2 is woken by thread 1; threads 3 and 4 by nobody that the log knows.
+        let timeline =
+              timelineOf
+                [Entry 10 0 (Runs 1), Entry 20 0 (Wakes 2 1), Entry 25 1 (Runs 2), Entry 30 0 (Stops 1), Entry 40 0 (Wakes 3 1), Entry 45 1 (Stops 2), Entry 50 1 (Runs 3), Entry 55 1 (Stops 3), Entry 60 2 (Wakes 4 1), Entry 70 1 (Runs 4), Entry 80 1 (Stops 4)]
+            json = T.decodeUtf8 (L.toStrict (toLazyByteString (chromeTrace "a log" timeline)))
+        length (timelineArrows timeline) @?= 3
+        T.count "\"ph\":\"s\"" json @?= 1
+        assertBool "the process" ("{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":1,\"tid\":0,\"args\":{\"name\":\"a log\"}}" `T.isInfixOf` json),
+      testCase "the page says first what its recording lacks" $
+        assertBool "" ("<p><b>The recording is &lt;damaged&gt;</b></p>" `T.isInfixOf` timelinePage "t" ["The recording is <damaged>"] (timelineOf [])),
       testCase "threads of GHC's own manager dispatch too" $
         [spanActivity s | label <- ["weft dispatcher 1", "IOManager on cap 1", "TimerManager", "worker"], list <- M.elems (timelineRows (timelineOf [Entry 0 1 (Labelled 7 label), Entry 1 1 (Runs 7), Entry 2 1 (Stops 7)])), s <- list]
           @?= [Dispatching, Dispatching, Dispatching, Running],
@@ -227,13 +238,13 @@ timelines =
       testCase "of more spans and wake-ups than are drawn, the first in time of all capabilities are" $ do
         let turns = 80000
             cap c = concat [[Entry (t + c) (fromIntegral c) (Runs (fromIntegral c)), Entry (t + c + 1) (fromIntegral c) (Stops (fromIntegral c)), Entry (t + c + 2) (1 - fromIntegral c) (Wakes (fromIntegral c) (fromIntegral c))] | i <- [0 .. turns - 1], let t = 10 * i]
-            page = timelinePage "t" (timelineOf (sortOn entryTime (cap 0 <> cap 1)))
+            page = timelinePage "t" [] (timelineOf (sortOn entryTime (cap 0 <> cap 1)))
         assertBool "spans" ("Only the first 150000 of 160000 spans are drawn" `T.isInfixOf` page)
         assertBool "wake-ups" ("Only the first 20000 of 159998 wake-ups are drawn" `T.isInfixOf` page)
         assertBool "both capabilities" (all (`T.isInfixOf` page) ["spans:[0,0,1,0,0,", ",1,749991,749992,0,1],arrows:"]),
       testCase "latencies by classes" $ latencyClasses [100, 300, 900] @?= [(250, 1), (500, 1), (1000, 1)],
       testCase "text cannot end the script" $
-        assertBool "" (not ("</script><b>" `T.isInfixOf` timelinePage "t" (timelineOf [Entry 0 0 (Labelled 1 "</script><b>"), Entry 1 0 (Runs 1), Entry 2 0 (Stops 1)]))),
+        assertBool "" (not ("</script><b>" `T.isInfixOf` timelinePage "t" [] (timelineOf [Entry 0 0 (Labelled 1 "</script><b>"), Entry 1 0 (Runs 1), Entry 2 0 (Stops 1)]))),
       browsed,
       testCase "a file that is not an event log is refused" $ readLog "/etc/passwd" >>= either (const (pure ())) (const (assertFailure "read"))
     ]
@@ -255,7 +266,7 @@ browsed = testCase "a browser draws the page, zooms, moves, and says what a span
             Entry 500000 1 CollectionBegins,
             Entry 1000000 1 CollectionEnds
           ]
-  seen <- inBrowser width (T.unpack (timelinePage "a log" timeline)) (concat script)
+  seen <- inBrowser width (T.unpack (timelinePage "a log" [] timeline)) (concat script)
   map (map (\c -> if c == '_' then ' ' else c)) seen
     @?= ["true", "a log", "0,114,178", "230,159,0", "0 ns to 1.000 ms", "0 ns to 500.0 \181s", "0 ns to 1.000 ms", "the same", "false", "narrower", "true", "sideways", "true", "moved", "dragged", "let go", "pan-y pinch-zoom", "dispatching: weft dispatcher 0, 100.0 \181s from 100.0 \181s", "collecting garbage, 500.0 \181s from 500.0 \181s"]
   where

@@ -127,13 +127,17 @@ data Cluster = Cluster
   }
 
 -- | Join a cluster during an action. The given function runs the controller, with the settings that 'clusterSettings'
--- returns. If etcd cannot be reached, nothing is thrown; this controller is then master of no switch.
+-- returns. If etcd cannot be reached, nothing is thrown; this controller is then master of no switch. When the action
+-- returns, its lease is revoked: other controllers can take over its switches at once, and another process its name. If
+-- it throws an exception, the lease expires.
 withCluster :: ClusterSettings -> (Cluster -> (Controller -> IO b -> IO b) -> IO a) -> IO a
 withCluster options act = do
   etcd <- newEtcd (interval options) (clusterEndpoints options)
   cluster <- Cluster options etcd <$> newIORef Nothing <*> newIORef minBound <*> newIORef [] <*> newIORef 0 <*> newIORef Set.empty <*> newIORef Map.empty <*> newMVar () <*> newIORef True <*> newIORef Map.empty <*> newIORef False <*> newIORef Nothing <*> newIORef Set.empty <*> newIORef 0
-  act cluster $ \c inner ->
+  result <- act cluster $ \c inner ->
     bracket (mapM (uncurry (spawn c)) (threads cluster c)) (mapM_ killThread) (const inner)
+  readIORef (clusterHeld cluster) >>= mapM_ (attempt . revoke etcd . fst)
+  pure result
   where
     threads cluster c =
       [ ("weft openflow cluster", forever (reporting c (round' cluster c) >> modifyIORef' (clusterDone cluster) (+ 1) >> sleep (interval options))),

@@ -125,6 +125,7 @@ benchCommand =
 
 run :: Options -> IO ()
 run options = case optionTarget options of
+  List | options /= noOptions List -> refuse "list takes no options"
   List -> T.putStr . T.unlines $ columns [[benchName b, benchTitle b] | b <- registry]
   All -> measure options registry
   One name -> measure options (filter ((== name) . benchName) registry)
@@ -173,12 +174,12 @@ measure options asked = do
     [only] | optionTarget options /= All -> only
     several -> arrayJson several
   forM_ (optionReport options) $ \file -> writeReport [b | (b, _, _) <- outcomes] file [json | (_, _, json) <- outcomes]
-  forM_ (optionPlot options) $ \file -> forM_ outcomes $ \(benchmark, outcome, _) ->
-    writeText (plotFile file benchmark) (outcomePlot benchmark outcome)
-  when (all (\(_, outcome, _) -> null (outcomeRuns outcome)) outcomes) $ do
+  forM_ (optionPlot options) $ \file -> forM_ outcomes $ \(benchmark, result, _) ->
+    writeText (plotFile file benchmark) (outcomePlot benchmark result)
+  when (all (\(_, result, _) -> null (outcomeRuns result)) outcomes) $ do
     reportText "weft bench: nothing could be measured"
     exitWith (ExitFailure 1)
-  when (optionCheck options && any (\(_, outcome, _) -> any missed (outcomeBounds outcome)) outcomes) $
+  when (optionCheck options && any (\(_, result, _) -> any missed (outcomeBounds result)) outcomes) $
     exitWith (ExitFailure 3)
   where
     -- Of all benchmarks, those with a load take the duration.
@@ -193,23 +194,36 @@ measure options asked = do
 refuse :: Text -> IO a
 refuse text = reportText ("weft bench: " <> text) >> exitWith (ExitFailure 2)
 
--- | Run benchmarks one after another, and print each result at once. The action also gets the result as JSON. If there
--- are several benchmarks, a table of all bounds follows.
+-- | Run benchmarks one after another, and print each result as soon as it is final. The action also gets the result as
+-- JSON. If there is a limit, further rounds come last: what is left of the time goes to the bounds in doubt of all
+-- benchmarks. If there are several benchmarks, a table of all bounds follows.
 measureEach :: Options -> [Benchmark] -> (Benchmark -> Outcome -> Builder -> IO ()) -> IO [(Benchmark, Outcome, Builder)]
 measureEach options benchmarks done = do
   machine <- machineFacts
   begun <- getMonotonicTime
-  outcomes <- withEnv options $ \plain -> forM (zip [1 ..] benchmarks) $ \(place, benchmark) -> do
-    now <- getMonotonicTime
-    let env = plain {envRts = envRts plain <|> Just (benchRts benchmark), envSchedule = scheduleOf begun place <$> limit}
-    when several $
-      reportText (partLine place (length benchmarks) (benchName benchmark) (now - begun) (timeLeft (now - begun) place))
-    outcome <- runBenchmark env selected benchmark
-    T.putStrLn (renderOutcome (envPlan env) benchmark outcome)
-    hFlush stdout
-    let json = outcomeJson machine (settings env) benchmark outcome
-    done benchmark outcome json
-    pure (benchmark, outcome, json)
+  let final measured = do
+        let benchmark = measuredBenchmark measured
+            result = outcomeOf measured
+            json = outcomeJson machine (settings (measuredEnv measured)) benchmark result
+        T.putStrLn (renderOutcome (envPlan (measuredEnv measured)) benchmark result)
+        hFlush stdout
+        done benchmark result json
+        pure (benchmark, result, json)
+  outcomes <- withEnv options $ \plain -> do
+    measured <- forM (zip [1 ..] benchmarks) $ \(place, benchmark) -> do
+      now <- getMonotonicTime
+      let env = plain {envRts = envRts plain <|> Just (benchRts benchmark), envSchedule = scheduleOf begun place <$> limit}
+      when several $
+        reportText (partLine place (length benchmarks) (benchName benchmark) (now - begun) (timeLeft (now - begun) place))
+      first <- firstRounds env selected benchmark
+      if isJust limit && not (null (inDoubt first))
+        then pure (Left first {measuredEnv = env {envSchedule = scheduleOf begun (length benchmarks) <$> limit}})
+        else Right <$> (furtherRounds (const (pure ())) [first] >>= mapM final)
+    let open = [first | Left first <- measured]
+    when (several && not (null open)) . reportText $
+      "== further rounds for bounds that are close to their limits, of " <> T.intercalate ", " (map (benchName . measuredBenchmark) open)
+    settled <- furtherRounds (\next -> reportText ("== " <> benchName (measuredBenchmark next))) open >>= mapM final
+    pure (inOrder measured settled)
   ended <- getMonotonicTime
   when several $ do
     T.putStrLn ("all: " <> T.pack (show (length benchmarks)) <> " benchmarks in " <> duration (ended - begun) <> "\n")
@@ -217,6 +231,9 @@ measureEach options benchmarks done = do
   pure outcomes
   where
     several = optionTarget options == All
+    inOrder (Right results : rest) settled = results ++ inOrder rest settled
+    inOrder (Left _ : rest) settled = take 1 settled ++ inOrder rest (drop 1 settled)
+    inOrder [] _ = []
     selected name = null (optionOnly options) || name `elem` optionOnly options
     settings env = Settings (envPlan env) (fromMaybe [] (envRts env)) (envBackend env) (optionQuick options) []
     limit = (60 *) <$> (optionMinutes options <|> if several && optionQuick options then Just 9 else Nothing)
@@ -226,8 +243,9 @@ measureEach options benchmarks done = do
     share place = sum (take place weights) / max 1 (sum weights)
     scheduleOf begun place seconds = Schedule (begun + seconds * share place) (begun + seconds)
     timeLeft elapsed place
-      | place <= 1 = limit
-      | otherwise = Just (maybe id min (subtract elapsed <$> limit) (elapsed * (1 - share (place - 1)) / max 0.01 (share (place - 1))))
+      | isJust limit = subtract elapsed <$> limit
+      | place <= 1 = Nothing
+      | otherwise = Just (elapsed * (1 - share (place - 1)) / max 0.01 (share (place - 1)))
 
 -- | @weft bench figures@: measures what the documents show, and writes each benchmark's file as soon as the benchmark
 -- has ended.
@@ -255,9 +273,9 @@ figuresCommand =
       createDirectoryIfMissing True directory
       let chosen = [withFigures (shownOf (benchName b)) b | b <- documented, null names || benchName b `elem` map benchName names]
           options = (noOptions All) {optionRounds = rounds, optionQuick = brief, optionMinutes = Just minutes, optionFigures = not brief}
-      outcomes <- measureEach options chosen $ \benchmark outcome json -> do
+      outcomes <- measureEach options chosen $ \benchmark result json -> do
         let file = directory </> T.unpack (benchName benchmark) ++ ".json"
-        if null (outcomeRuns outcome)
+        if null (outcomeRuns result)
           then reportText ("weft bench: nothing of " <> benchName benchmark <> " could be measured: " <> T.pack file <> " stays as it was")
           else writeOut file json
-      when (all (\(_, outcome, _) -> null (outcomeRuns outcome)) outcomes) $ exitWith (ExitFailure 1)
+      when (all (\(_, result, _) -> null (outcomeRuns result)) outcomes) $ exitWith (ExitFailure 1)

@@ -200,15 +200,16 @@ view file page json = do
     Right (Recording entries end) -> do
       checkOutputs "weft trace" outputs
       let timeline = timelineOf entries
-          content = timelinePage (T.pack (takeFileName file)) timeline
+          name = T.pack (takeFileName file)
+          unmarked = not (any (`M.member` timelineCounts timeline) ["sleeps", "events handed"])
+          content = timelinePage name (remarksOn end <> [noMarkers | unmarked]) timeline
           -- Nothing else may be in a page on standard output.
-          written name = unless printed (T.putStrLn (T.pack name))
+          written output = unless printed (T.putStrLn (T.pack output))
       if printed then T.putStr content else writeText target content >> written target
-      mapM_ (\name -> writeOut name (chromeTrace timeline) >> written name) json
+      mapM_ (\output -> writeOut output (chromeTrace name timeline) >> written output) json
       when (end == CutOff) $
         reportText ("weft trace: " <> T.pack file <> " is not complete, as if its program had been killed or the file cut off: the page shows what is there")
-      unless (any (`M.member` timelineCounts timeline) ["sleeps", "events handed"]) $
-        reportText "weft trace: the recording has no markers of Weft: the program does not run on Weft, or user events were off (+RTS -lu)"
+      when unmarked $ reportText ("weft trace: " <> noMarkers)
       case end of
         DamagedAt at -> do
           reportText ("weft trace: " <> T.pack file <> " is damaged: of what is in the file from byte " <> T.pack (show at) <> " on, at most the first events are shown")
@@ -219,6 +220,16 @@ view file page json = do
       | isDirectory status = ioError (userError "it is a folder")
       | not (isRegularFile status) = ioError (userError "it is not a file")
       | otherwise = withBinaryFile file ReadMode hFileSize
+
+-- | What the page says of a recording without its end.
+remarksOn :: End -> [Text]
+remarksOn end = case end of
+  Complete -> []
+  CutOff -> ["The recording is not complete, as if its program had been killed or the file cut off: this page shows what is there."]
+  DamagedAt at -> ["The recording is damaged: of what is in the file from byte " <> T.pack (show at) <> " on, at most the first events are shown."]
+
+noMarkers :: Text
+noMarkers = "the recording has no markers of Weft: the program does not run on Weft, or user events were off (+RTS -lu)"
 
 -- | Whether a recording of the given size is too large for the given amount of free memory. Measured: 517 MB for a
 -- recording of 35 MB.

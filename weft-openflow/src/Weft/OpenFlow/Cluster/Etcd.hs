@@ -12,6 +12,7 @@ module Weft.OpenFlow.Cluster.Etcd
     Revision,
     grant,
     keepAlive,
+    revoke,
     createKey,
     createOrHolder,
     createOrRead,
@@ -125,6 +126,10 @@ keepAlive :: Etcd -> Lease -> IO Bool
 keepAlive etcd lease = call etcd "/v3/lease/keepalive" (object ["ID" .= lease]) $ \o -> do
   result <- o .: "result"
   (> 0) <$> number result "TTL"
+
+-- | End a lease, and remove its keys.
+revoke :: Etcd -> Lease -> IO ()
+revoke etcd lease = call etcd "/v3/lease/revoke" (object ["ID" .= lease]) (const (pure ()))
 
 -- | Create a key that belongs to the lease. Returns whether it was created ('False' if it exists), and the revision of
 -- its creation.

@@ -66,31 +66,36 @@ data Judged = Judged
   }
   deriving (Show)
 
--- | Whether the limit is so close to the rounds that another run could have another verdict: it lies within the middle
--- half of the rounds, or its distance from the middle half is less than half of that one's width. Three or four rounds
--- may agree by chance, so with fewer than five the distance has to be a tenth of the limit too. One or two rounds
--- have no middle half; they count as clear if they are farther from the limit than a quarter of it, but never for a
--- difference, whose limit says nothing about the noise of the values that are subtracted. A percentile of times has no
--- peer that the same hour slows down as well: of two runs of two rounds one found 141 us and the other 304. With fewer
--- than five rounds it counts as clear if it differs from the limit by more than a factor of two. Results that must never
--- occur, and results that repeat exactly, are never too close.
+-- | Whether another run could have another verdict. In the order of the guards:
+--
+-- * What must never occur, and what repeats exactly, is never too close.
+-- * Sizes in memory repeat to about a hundredth; with fewer than five rounds they have to differ from the limit by two.
+-- * One round of twenty is an outlier, mostly a slow one. So one round alone may hold a bound, but not miss it.
+-- * A difference of two values has the noise of both, and its limit says nothing about that. It needs five rounds.
+-- * A percentile of times has no peer that the same hour slows down as well: of two runs of two rounds one found 141 us
+--   and the other 304. With fewer than five rounds it is clear if it differs from the limit by more than a factor of two.
+-- * One or two rounds are clear if they are farther from the limit than a quarter of it.
+-- * Three rounds or more are clear if the middle half of them, widened by half of its width to each side, does not contain
+--   the limit. Three or four may agree by chance, so the middle half is widened by a tenth of the limit at least.
 tooClose :: Bound -> [Double] -> Bool
 tooClose bound rounds = case (percentile 25 rounds, percentile 75 rounds) of
   (Just low, Just high)
-    | boundRule bound == EveryRound || all exact (figureMetrics (boundFigure bound)) -> False
-    | Metric _ _ metric <- boundFigure bound,
-      isPercentile metric,
-      length rounds < 5 ->
-      any (\x -> 2 * x > limit && x < 2 * limit) rounds || divided
-    | length rounds < 3 -> isDifference (boundFigure bound) || any ((<= 0.25 * abs limit) . abs . subtract limit) rounds || divided
-    | otherwise -> let margin = max ((high - low) / 2) chance in low - margin < limit && limit < high + margin
-    where
-      divided = (low <= limit) /= (high <= limit)
+    | boundRule bound == EveryRound || every exact -> False
+    | every isSize, few -> within low high (0.02 * abs limit)
+    | [only] <- rounds, only > limit -> True
+    | isDifference (boundFigure bound), few -> True
+    | Metric _ _ metric <- boundFigure bound, isPercentile metric, few -> any (\x -> 2 * x > limit && x < 2 * limit) rounds || divided low high
+    | length rounds < 3 -> any ((<= 0.25 * abs limit) . abs . subtract limit) rounds || divided low high
+    | otherwise -> within low high (max ((high - low) / 2) (if few then 0.1 * abs limit else 0))
   _ -> False
   where
     limit = boundLimit bound
-    chance = if length rounds < 5 then 0.1 * abs limit else 0
-    exact (_, _, metric) = metric `elem` ["alloc_bytes_per_op", "syscalls_per_op", "user_instructions_per_op", "live_bytes_per_idle", "live_bytes_per_thread", "live_bytes_per_timer", "wakeups", "collections", "early"]
+    few = length rounds < 5
+    within low high margin = low - margin < limit && limit < high + margin
+    divided low high = (low <= limit) /= (high <= limit)
+    every kind = all (\(_, _, metric) -> kind metric) (figureMetrics (boundFigure bound))
+    exact = (`elem` ["alloc_bytes_per_op", "syscalls_per_op", "user_instructions_per_op", "live_bytes_per_idle", "live_bytes_per_thread", "live_bytes_per_timer", "wakeups", "collections", "early"])
+    isSize = (== "rss_bytes_per_idle")
 
 -- | Whether a metric is a percentile of times, such as @p99_us@.
 isPercentile :: Text -> Bool
@@ -106,12 +111,14 @@ isDifference figure = case figure of
   Worst several -> any isDifference several
   Metric {} -> False
 
--- | Whether more rounds are unnecessary for a bound: its verdict is not 'tooClose', or the middle half of three or more
--- rounds differs by less than a twentieth.
+-- | Whether more rounds are unnecessary for a bound: its verdict is not 'tooClose', and if it is missed there are three
+-- rounds (one that is counted has a single one); or the middle half of three or more rounds differs by less than a
+-- twentieth.
 settled :: [Run] -> Bound -> Bool
-settled runs bound = not (tooClose bound rounds) || (length rounds >= 3 && narrow)
+settled runs bound = (not (tooClose bound rounds) && (holding || length rounds >= 3)) || (length rounds >= 3 && narrow)
   where
     rounds = elems (figureRounds runs (boundFigure bound))
+    holding = maybe True (<= boundLimit bound) (median rounds)
     narrow = fromMaybe False ((\low high -> high - low <= 0.05 * abs (boundLimit bound)) <$> percentile 25 rounds <*> percentile 75 rounds)
 
 -- | Judge a bound by the rounds, according to its rule. The first argument says which subjects were requested.

@@ -98,7 +98,7 @@ furtherOptions subjects =
       unknown : _ -> Left ("no subject is called " ++ T.unpack unknown ++ "; there are " ++ listing subjects)
       where
         wanted = T.splitOn "," (T.pack list)
-    roundsHelp = "Rounds to run, exactly (5, and up to 10 more of what a bound needs that is within the noise; with --quick 1, and up to 2 more)"
+    roundsHelp = "Rounds to run, exactly (5, and up to 10 more of what a bound needs that is within the noise; with --quick 1, and up to 8 more)"
     rtsHelp = "Options of GHC's run-time system for the Haskell subjects, such as -A16m"
 
     caseHelp = "Only the cases with this parameter, such as connections=64, as the table shows them; once for each parameter, several times for several values of one"
@@ -194,7 +194,7 @@ quick :: Plan
 quick =
   Plan
     { planRounds = 1,
-      planMoreRounds = 2,
+      planMoreRounds = 8,
       planWarmup = 0.2,
       planDuration = 0.7,
       planTrace = 0.3,

@@ -261,7 +261,8 @@ legend =
             \<b>hyper</b>, <b>nginx</b> and <b>fio</b> are what their names say.",
             "Subjects take turns within each round.",
             "A <b>bound</b> is what is demanded of Weft: a figure, mostly a ratio to another subject, that must not exceed its limit. It <b>holds</b>, or it is \
-            \<b>missed</b>; it is <b>too close to call</b> if the rounds differ by more than the figure is away from the limit.",
+            \<b>missed</b>; it is <b>too close to call</b> if the rounds differ by more than the figure is away from the limit, or if \
+            \only one round was run and missed it.",
             "A <b>capability</b> is what GHC's run-time system needs to run Haskell code on a core: a program with two of them uses two cores.",
             "Figures of the papers come from other machines: compare ratios and shapes."
           ]

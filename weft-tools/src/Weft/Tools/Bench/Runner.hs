@@ -15,6 +15,13 @@ module Weft.Tools.Bench.Runner
     plannedCases,
     matches,
 
+    -- * Several benchmarks in turn
+    Measurement (measuredBenchmark, measuredRounds, measuredEnv),
+    firstRounds,
+    inDoubt,
+    furtherRounds,
+    outcomeOf,
+
     -- * Order
     roundOrder,
     rotate,
@@ -25,8 +32,8 @@ module Weft.Tools.Bench.Runner
 where
 
 import Control.Exception (Handler (..), SomeAsyncException, SomeException (..), catches, displayException, throwIO)
-import Control.Monad (filterM, when)
-import Data.List (nub)
+import Control.Monad (filterM, foldM, forM)
+import Data.List (nub, sortOn)
 import qualified Data.Map.Strict as M
 import Data.Maybe (isNothing)
 import Data.Text (Text)
@@ -68,31 +75,103 @@ type Selection = Text -> Bool
 -- | Run all rounds. Fails only if nothing at all can be measured; the outcome lists what is missing or has failed.
 runBenchmark :: Env -> Selection -> Benchmark -> IO Outcome
 runBenchmark env selected benchmark = do
+  measurement <- firstRounds env selected benchmark
+  outcomeOf . foldr const measurement <$> furtherRounds (const (pure ())) [measurement]
+
+-- | What has been measured of a benchmark so far.
+data Measurement = Measurement
+  { measuredBenchmark :: !Benchmark,
+    measuredEnv :: !Env,
+    measuredSelection :: !Selection,
+    -- | Those whose subjects are present.
+    measuredCases :: ![Case],
+    measuredMissing :: ![Missing],
+    -- | The number of rounds so far.
+    measuredRounds :: !Int,
+    measuredResults :: ![Result],
+    measuredFailures :: ![Failure],
+    -- | Seconds that each case took in its last round.
+    measuredSeconds :: !(M.Map (Text, Params) Double)
+  }
+
+-- | Run the rounds of the plan, and what is counted once. Rounds after the first are skipped if they would not end in
+-- time. The first round and what is counted are skipped only if they would begin after the end.
+firstRounds :: Env -> Selection -> Benchmark -> IO Measurement
+firstRounds env selected benchmark = do
   noTools <- filterM (fmap isNothing . locate env) (benchTools benchmark)
   absent <- filterM (fmap not . available env) (nub (map caseSubject asked))
   noCounters <- filterM (fmap isNothing . locate env) (nub (map countingTool (concatMap caseCounts asked)))
   let cases = [c | null noTools, c <- asked, caseSubject c `notElem` absent]
       counts = [(c, k) | c <- cases, k <- caseCounts c, countingTool k `notElem` noCounters, not (planNeededOnly plan) || any (needs c k . boundFigure) bounds]
-      missing = map tool noTools ++ map counter noCounters
-  (results, failures) <- measureAll env (inDoubt cases) cases counts
-  let runs = collect (map caseKey cases) results
-  pure
-    Outcome
-      { outcomeRuns = runs,
-        outcomeBounds = map (judge selected (whole failures runs)) bounds,
-        outcomeMissing = nub (map nameMissing absent ++ missing),
-        outcomeFailures = nub failures
-      }
+      missing = nub (map nameMissing absent ++ map tool noTools ++ map counter noCounters)
+  withProgress (planRounds plan * length cases + length counts) $ \progress -> do
+    let planned measurement
+          | measuredRounds measurement >= planRounds plan || null cases = pure measurement
+          | otherwise = do
+            tooLate <- if measuredRounds measurement == 0 then pure False else late measurement cases
+            if tooLate then pure measurement else oneRound progress cases measurement >>= planned
+    timed <- planned (Measurement benchmark env selected cases missing 0 [] [] M.empty)
+    counted <- forM counts $ \(c, k) -> perform progress env 0 ("counting by " <> T.pack (countingTool k)) c (countingRun k env)
+    pure (foldl (flip add) timed counted)
   where
     plan = envPlan env
     bounds = benchBounds benchmark plan
     asked = filter (selected . subjectName . caseSubject) (plannedCases plan benchmark)
-    caseKey c = (subjectName (caseSubject c), caseParams c)
     nameMissing subject = Missing (subjectName subject) (noProgram (subjectProgram subject))
     tool name = Missing (T.pack name) (noProgram name)
     counter name = Missing (T.pack name) (noProgram name <> "; not counted: " <> T.intercalate ", " (nub [countingMetric k | k <- concatMap caseCounts asked, countingTool k == name]))
     noProgram name = "there is no program " <> T.pack name <> " in bin/subjects, bin/peers or PATH"
-    inDoubt cases results = [c | let unsettled = filter (not . settled (collect (map caseKey cases) results)) bounds, c <- cases, any (uses c . boundFigure) unsettled]
+
+-- | The cases that another round may measure: those of the bounds that are not settled, while the plan allows rounds.
+inDoubt :: Measurement -> [Case]
+inDoubt measurement
+  | measuredRounds measurement >= planRounds plan + planMoreRounds plan = []
+  | otherwise = [c | let unsettled = filter (not . settled (measuredRuns measurement)) (benchBounds (measuredBenchmark measurement) plan), c <- measuredCases measurement, any (uses c . boundFigure) unsettled]
+  where
+    plan = envPlan (measuredEnv measurement)
+
+-- | Further rounds of several measurement, until no bound is in doubt, the plan allows no more, or none would end in time.
+-- The next round is of a measurement with the fewest rounds so far, and of these of the one whose round is the shortest: so
+-- the time that is left decides most bounds. The action is told which measurement is next.
+furtherRounds :: (Measurement -> IO ()) -> [Measurement] -> IO [Measurement]
+furtherRounds announce several = do
+  inTime <- filterM (\(_, measurement) -> not <$> late measurement (inDoubt measurement)) [(place, measurement) | (place, measurement) <- zip [0 :: Int ..] several, not (null (inDoubt measurement))]
+  case sortOn (\(_, measurement) -> (measuredRounds measurement, expected measurement (inDoubt measurement))) inTime of
+    [] -> pure several
+    (place, next) : _ -> do
+      announce next
+      let cases = inDoubt next
+      after <- withProgress (length cases) (\progress -> oneRound progress cases next)
+      furtherRounds announce [if n == place then after else measurement | (n, measurement) <- zip [0 ..] several]
+
+-- | Seconds that another round of these cases is expected to take.
+expected :: Measurement -> [Case] -> Double
+expected measurement cases = sum [M.findWithDefault 0 (caseKey c) (measuredSeconds measurement) | c <- cases]
+
+-- | Whether a round of these cases would end too late.
+late :: Measurement -> [Case] -> IO Bool
+late measurement cases = case envSchedule (measuredEnv measurement) of
+  Nothing -> pure False
+  Just schedule -> (> scheduleRounds schedule) . (+ expected measurement cases) <$> getMonotonicTime
+
+-- | The result so far.
+outcomeOf :: Measurement -> Outcome
+outcomeOf measurement =
+  Outcome
+    { outcomeRuns = runs,
+      outcomeBounds = map (judge (measuredSelection measurement) (whole (measuredFailures measurement) runs)) (benchBounds (measuredBenchmark measurement) (envPlan (measuredEnv measurement))),
+      outcomeMissing = measuredMissing measurement,
+      outcomeFailures = nub (measuredFailures measurement)
+    }
+  where
+    runs = measuredRuns measurement
+
+measuredRuns :: Measurement -> [Run]
+measuredRuns measurement = collect (map caseKey (measuredCases measurement)) (measuredResults measurement)
+
+-- | What distinguishes a case from the others of its benchmark.
+caseKey :: Case -> (Text, Params)
+caseKey c = (subjectName (caseSubject c), caseParams c)
 
 -- | The cases of a plan: all, or those that bounds need.
 plannedCases :: Plan -> Benchmark -> [Case]
@@ -126,39 +205,31 @@ whole failures = filter (\run -> not (any (concerns run) failures))
 -- | A round's number, a subject, and what was measured.
 type Result = (Int, Text, Measured)
 
--- | Run the rounds of the plan, then further rounds of the cases whose bounds are not settled, then the measurements
--- that run once. Rounds after the first are skipped if they would not end in time. The first round and the measurements
--- that run once are skipped only if they would begin after the end.
-measureAll :: Env -> ([Result] -> [Case]) -> [Case] -> [(Case, Counting)] -> IO ([Result], [Failure])
-measureAll env inDoubt cases counts = withProgress (planRounds plan * length cases + length counts) $ \progress -> do
-  let perform (number, label, c, action) = do
-        step progress (label <> "  " <> describe c)
-        attempt number c action
-      unlessOver part@(_, _, c, _) = do
-        over <- maybe (pure False) ((<$> getMonotonicTime) . (<)) (scheduleEnd <$> envSchedule env)
-        if over then pure (Left (Failure (subjectName (caseSubject c)) (caseParams c) noTimeLeft)) else perform part
-      more n pace outcomes = do
-        now <- getMonotonicTime
-        let tooLate = n > 0 && maybe False (\s -> now + pace * fromIntegral (length asked) > scheduleRounds s) (envSchedule env)
-        if n >= planRounds plan + planMoreRounds plan || null asked || tooLate
-          then pure outcomes
-          else do
-            when (n >= planRounds plan) $ extend progress (length asked)
-            outcomes' <- mapM (if n == 0 then unlessOver else perform) (roundSteps n asked)
-            later <- getMonotonicTime
-            more (n + 1) ((later - now) / fromIntegral (length asked)) (outcomes ++ outcomes')
-        where
-          asked = if n < planRounds plan then cases else inDoubt (results outcomes)
-  outcomes <- more 0 0 []
-  outcomes' <- mapM unlessOver [(0, "counting by " <> T.pack (countingTool k), c, countingRun k env) | (c, k) <- counts]
-  pure (results (outcomes ++ outcomes'), [f | Left f <- outcomes ++ outcomes'])
+-- | One round of these cases.
+oneRound :: Progress -> [Case] -> Measurement -> IO Measurement
+oneRound progress cases measurement = foldM measured measurement {measuredRounds = number + 1} (roundOrder number cases)
   where
-    plan = envPlan env
-    results outcomes = concat [r | Right r <- outcomes]
-    roundSteps n asked = [(n, roundLabel n, c, caseMeasure c env) | c <- roundOrder n asked]
-    roundLabel n = "round " <> T.pack (show (n + 1)) <> "/" <> T.pack (show (max (n + 1) (planRounds plan)))
-    describe c = T.unwords (subjectName (caseSubject c) : [k <> "=" <> paramText v | (k, v) <- caseParams c])
-    noTimeLeft = "there was no time left for it (--minutes)"
+    measured before c = do
+      begun <- getMonotonicTime
+      result <- perform progress (measuredEnv before) number label c (caseMeasure c (measuredEnv before))
+      ended <- getMonotonicTime
+      pure (add result before {measuredSeconds = M.insert (caseKey c) (ended - begun) (measuredSeconds before)})
+    number = measuredRounds measurement
+    label = "round " <> T.pack (show (number + 1)) <> "/" <> T.pack (show (max (number + 1) (planRounds (envPlan (measuredEnv measurement)))))
+
+-- | Measure a case, unless it would begin after the end.
+perform :: Progress -> Env -> Int -> Text -> Case -> IO [Measured] -> IO (Either Failure [Result])
+perform progress env number label c action = do
+  over <- maybe (pure False) ((<$> getMonotonicTime) . (<)) (scheduleEnd <$> envSchedule env)
+  if over
+    then pure (Left (Failure (subjectName (caseSubject c)) (caseParams c) "there was no time left for it (--minutes)"))
+    else do
+      step progress (label <> "  " <> T.unwords (subjectName (caseSubject c) : [k <> "=" <> paramText v | (k, v) <- caseParams c]))
+      attempt number c action
+
+add :: Either Failure [Result] -> Measurement -> Measurement
+add (Left failure) measurement = measurement {measuredFailures = measuredFailures measurement ++ [failure]}
+add (Right results) measurement = measurement {measuredResults = measuredResults measurement ++ results}
 
 attempt :: Int -> Case -> IO [Measured] -> IO (Either Failure [Result])
 attempt number c action =

@@ -183,8 +183,9 @@ measure env setting server = do
       | settingMode setting /= "idle" = planDuration (envPlan env)
       | planDuration (envPlan env) < 1 = 12
       | otherwise = max 25 (planDuration (envPlan env))
-    -- At a fixed rate the hosts are learnt first: what is late then would have to be caught up in the measured time.
-    warmup = (if settingRate setting > 0 then max 1 else id) (planWarmup (envPlan env))
+    -- The hosts are learnt first. At a fixed rate, what is late then would have to be caught up in the measured time; with
+    -- many in flight, some switches would be served late.
+    warmup = (if settingRate setting > 0 || settingInFlight setting > 4 then max 1 else id) (planWarmup (envPlan env))
     dropped = ["load_cpu_s", "lost_count", "best_switch_ratio", "worst_switch_ratio", "flows_ratio", "total_unique_count", "errors_count"]
 
 -- | The arguments of @weft cbench@.

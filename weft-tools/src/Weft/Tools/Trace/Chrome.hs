@@ -4,7 +4,9 @@
 -- Description : A timeline for Perfetto and chrome:\/\/tracing
 --
 -- Pure: the Trace Event Format, with complete events (@X@) for spans, flow events (@s@ and @f@) for wake-ups, counters
--- (@C@) for file requests, and names for the rows. A capability has two rows: what runs on it, and its manager's sleep.
+-- (@C@) for file requests, and names for the process and the rows. A capability has two rows: what runs on it, and its
+-- manager's sleep. A flow event has to lie within a span of its row; wake-ups of which one end does not, such as those by
+-- the run-time system between two threads, are left out.
 module Weft.Tools.Trace.Chrome
   ( chromeTrace,
   )
@@ -18,21 +20,28 @@ import Data.Text (Text)
 import qualified Data.Text as T
 import Weft.Tools.Trace.Timeline
 
--- | The document.
-chromeTrace :: Timeline -> Builder
-chromeTrace timeline = fromEncoding (pairs (pair "traceEvents" (list id events) <> pair "displayTimeUnit" (text "ns")))
+-- | The document; the text names the process.
+chromeTrace :: Text -> Timeline -> Builder
+chromeTrace process timeline = fromEncoding (pairs (pair "traceEvents" (list id events) <> pair "displayTimeUnit" (text "ns")))
   where
     events =
-      concat [[rowName (2 * cap) ("capability " <> shown cap), rowName (2 * cap + 1) ("manager " <> shown cap)] | cap <- M.keys (timelineRows timeline)]
+      [naming "process_name" 0 process]
+        <> concat [[rowName (2 * cap) ("capability " <> shown cap), rowName (2 * cap + 1) ("manager " <> shown cap)] | cap <- M.keys (timelineRows timeline)]
         <> [complete cap s | (cap, spans) <- M.toList (timelineRows timeline), s <- spans]
         <> concat [[level cap (depthFrom d) (depthRequests d), level cap (depthTo d) 0] | (cap, ds) <- M.toList (timelineDepths timeline), d <- ds]
-        <> concat (zipWith flow [0 ..] [a | a <- timelineArrows timeline, arrowFromRow a /= arrowToRow a])
+        <> concat (zipWith flow [0 ..] [a | a <- timelineArrows timeline, arrowFromRow a /= arrowToRow a, within (arrowFromRow a) (arrowFrom a), within (arrowToRow a) (arrowTo a)])
+    within cap time = maybe False ((>= time) . snd) (M.lookup cap runs >>= M.lookupLE time)
+    runs = M.map (\spans -> M.fromListWith max [(spanFrom s, spanTo s) | s <- spans, spanActivity s /= Blocked]) (timelineRows timeline)
 
 shown :: Int -> Text
 shown = T.pack . show
 
 rowName :: Int -> Text -> Encoding
-rowName row name = pairs (pair "name" (text "thread_name") <> pair "ph" (text "M") <> common row <> pair "args" (pairs (pair "name" (text name))))
+rowName = naming "thread_name"
+
+-- | A name for a row, or for the process.
+naming :: Text -> Int -> Text -> Encoding
+naming what row name = pairs (pair "name" (text what) <> pair "ph" (text "M") <> common row <> pair "args" (pairs (pair "name" (text name))))
 
 common :: Int -> Series
 common row = pair "pid" (int 1) <> pair "tid" (int row)

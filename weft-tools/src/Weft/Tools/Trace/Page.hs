@@ -22,14 +22,15 @@ import Weft.Tools.Bench.Svg (escape)
 import Weft.Tools.Bench.Table (renderNumber)
 import Weft.Tools.Trace.Timeline
 
--- | The page; the first text is its title. If there are more spans or arrows than a browser can draw, only the first
--- are shown, and the page says so.
-timelinePage :: Text -> Timeline -> Text
-timelinePage title timeline =
+-- | The page: its title, and what is to be said first, a paragraph each. If there are more spans or arrows than a
+-- browser can draw, only the first are shown, and the page says so.
+timelinePage :: Text -> [Text] -> Timeline -> Text
+timelinePage title remarks timeline =
   T.concat
     [ "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">",
       "<link rel=\"icon\" href=\"data:,\"><title>" <> escape title <> "</title><style>" <> style <> "</style></head><body>",
       "<h1>" <> escape title <> "</h1><p>" <> summary <> "</p>",
+      T.concat ["<p><b>" <> escape remark <> "</b></p>" | remark <- remarks],
       "<p>A row is a capability: the right of GHC's run-time system to run Haskell code on one core. High bars are threads that run, Weft's dispatcher (or the threads of GHC's manager) and collections of garbage, which stop all rows. The low grey bar is the time for which the manager sleeps in the kernel, as nothing is to be done.</p>",
       "<div class=\"bar\"><button data-do=\"in\">+ zoom in</button><button data-do=\"out\">\8722 zoom out</button><button data-do=\"left\">\8592 left</button><button data-do=\"right\">right \8594</button><button data-do=\"all\">all</button> <span id=\"where\"></span></div>",
       "<canvas id=\"c\" tabindex=\"0\" aria-label=\"What each capability did over time\"></canvas><p id=\"tip\">Ctrl and the wheel, or + and - to zoom; drag or arrow keys to move; point at a span to see what it is.</p>",
