@@ -41,7 +41,7 @@ import Weft.Tools.Bench.Paper
 import Weft.Tools.Bench.Proc (field, releaseNumbers)
 import Weft.Tools.Bench.Progress (duration, partLine, progressLine)
 import Weft.Tools.Bench.Readme (Row (..), overviewRows, rows, summaryRows)
-import Weft.Tools.Bench.Runner (Failure (failureMessage), Measurement (measuredRounds), Missing (..), Outcome (..), collect, firstRounds, furtherRounds, inDoubt, matches, outcomeOf, plannedCases, rotate, roundOrder, runBenchmark)
+import Weft.Tools.Bench.Runner (Failure (failureMessage), Measurement (measuredRounds), Missing (..), Outcome (..), collect, firstRounds, furtherRound, inDoubt, matches, outcomeOf, plannedCases, rotate, roundOrder, runBenchmark)
 import Weft.Tools.Bench.Select
 import Weft.Tools.Bench.Server (Report (..))
 import Weft.Tools.Bench.Stats (figureMetrics, figureSubjects)
@@ -323,7 +323,7 @@ schedules =
               pure [([("group", Count 1)], M.singleton "x" x)]
         begun <- sequence [first "slow" 2.1 300000, first "clear" 0.9 0, first "fast" 1.9 0]
         map (length . inDoubt) begun @?= [1, 0, 1]
-        ended <- furtherRounds (const (pure ())) begun
+        ended <- M.elems <$> allFurther (M.fromList (zip [1 :: Int ..] begun))
         names <- readIORef asked
         reverse names @?= (["slow", "clear", "fast"] <> ["fast", "slow", "fast", "slow" :: String])
         map measuredRounds ended @?= [3, 1, 3]
@@ -331,14 +331,15 @@ schedules =
       testCase "further rounds that would not end in time are not begun" $ do
         now <- getMonotonicTime
         first <- firstRounds (env (Schedule now (now + 60))) {envPlan = defaultPlan {planRounds = 1}} (const True) (taking (pure [([("group", Count 1)], M.singleton "x" 2.01)]))
-        ended <- furtherRounds (const (pure ())) [first]
-        (map measuredRounds ended, length (inDoubt first)) @?= ([1], 1),
+        ended <- furtherRound (const (assertFailure "announced")) (M.singleton () first)
+        (fmap (map measuredRounds . M.elems) ended, length (inDoubt first)) @?= (Nothing, 1),
       testCase "without a limit all rounds are run" $ do
         outcome <- runBenchmark (env (Schedule 0 0)) {envSchedule = Nothing} (const True) slow
         map (M.size . runRounds) (outcomeRuns outcome) @?= [5]
     ]
   where
     env = Env [] "/nonexistent" 1 Nothing Nothing defaultPlan {planMoreRounds = 0} . Just
+    allFurther begun = furtherRound (const (pure ())) begun >>= maybe (pure begun) allFurther
     slow = taking (threadDelay 100000 >> pure measured)
     measured = [([("group", Count 1)], M.singleton "x" 1)]
     taking measure = Benchmark "b" "" (const [(fake 1 "a") {caseSubject = Subject "a" "true" CProgram, caseMeasure = const measure}]) [] [] [] (const [atMost "bound" (on "a" [("group", Count 1)] "x") 2]) ["x"] id

@@ -14,12 +14,15 @@ module Weft.Tools.Bench
   )
 where
 
-import Control.Monad (forM, forM_, when)
+import Control.Exception (onException)
+import Control.Monad (forM_, when)
 import Data.ByteString.Builder (Builder)
 import Data.Either (partitionEithers)
 import Data.Foldable (asum)
+import Data.IORef (modifyIORef', newIORef, readIORef, writeIORef)
 import Data.List (find, intersect, nub)
-import Data.Maybe (fromMaybe, isJust)
+import qualified Data.Map.Strict as M
+import Data.Maybe (fromMaybe, isJust, isNothing)
 import Data.Text (Text)
 import qualified Data.Text as T
 import qualified Data.Text.IO as T
@@ -196,34 +199,42 @@ refuse text = reportText ("weft bench: " <> text) >> exitWith (ExitFailure 2)
 
 -- | Run benchmarks one after another, and print each result as soon as it is final. The action also gets the result as
 -- JSON. If there is a limit, further rounds come last: what is left of the time goes to the bounds in doubt of all
--- benchmarks. If there are several benchmarks, a table of all bounds follows.
+-- benchmarks. If there are several benchmarks, a table of all bounds follows. If an exception ends this, what is not
+-- final is printed, too.
 measureEach :: Options -> [Benchmark] -> (Benchmark -> Outcome -> Builder -> IO ()) -> IO [(Benchmark, Outcome, Builder)]
 measureEach options benchmarks done = do
   machine <- machineFacts
   begun <- getMonotonicTime
-  let final measured = do
-        let benchmark = measuredBenchmark measured
-            result = outcomeOf measured
-            json = outcomeJson machine (settings (measuredEnv measured)) benchmark result
-        T.putStrLn (renderOutcome (envPlan (measuredEnv measured)) benchmark result)
+  open <- newIORef M.empty
+  results <- newIORef M.empty
+  let printed measured = do
+        let result = outcomeOf measured
+        T.putStrLn (renderOutcome (envPlan (measuredEnv measured)) (measuredBenchmark measured) result)
         hFlush stdout
+        pure result
+      close (place, measured) = do
+        result <- printed measured
+        let benchmark = measuredBenchmark measured
+            json = outcomeJson machine (settings (measuredEnv measured)) benchmark result
+        modifyIORef' open (M.delete place)
+        modifyIORef' results (M.insert place (benchmark, result, json))
         done benchmark result json
-        pure (benchmark, result, json)
-  outcomes <- withEnv options $ \plain -> do
-    measured <- forM (zip [1 ..] benchmarks) $ \(place, benchmark) -> do
+      settle = readIORef open >>= furtherRound announce >>= maybe (pure ()) (\measured -> writeIORef open measured >> settle)
+      closeAll = settle >> readIORef open >>= mapM_ close . M.toList
+  withEnv options $ \plain -> flip onException (readIORef open >>= mapM_ printed) $ do
+    forM_ (zip [1 ..] benchmarks) $ \(place, benchmark) -> do
       now <- getMonotonicTime
       let env = plain {envRts = envRts plain <|> Just (benchRts benchmark), envSchedule = scheduleOf begun place <$> limit}
       when several $
         reportText (partLine place (length benchmarks) (benchName benchmark) (now - begun) (timeLeft (now - begun) place))
       first <- firstRounds env selected benchmark
-      if isJust limit && not (null (inDoubt first))
-        then pure (Left first {measuredEnv = env {envSchedule = scheduleOf begun (length benchmarks) <$> limit}})
-        else Right <$> (furtherRounds (const (pure ())) [first] >>= mapM final)
-    let open = [first | Left first <- measured]
-    when (several && not (null open)) . reportText $
-      "== further rounds for bounds that are close to their limits, of " <> T.intercalate ", " (map (benchName . measuredBenchmark) open)
-    settled <- furtherRounds (\next -> reportText ("== " <> benchName (measuredBenchmark next))) open >>= mapM final
-    pure (inOrder measured settled)
+      modifyIORef' open (M.insert place first {measuredEnv = env {envSchedule = scheduleOf begun (length benchmarks) <$> limit}})
+      if isNothing limit then closeAll else when (null (inDoubt first)) (close (place, first))
+    doubtful <- M.elems <$> readIORef open
+    when (several && not (null doubtful)) . reportText $
+      "== further rounds for bounds that are close to their limits, of " <> T.intercalate ", " (map (benchName . measuredBenchmark) doubtful)
+    closeAll
+  outcomes <- M.elems <$> readIORef results
   ended <- getMonotonicTime
   when several $ do
     T.putStrLn ("all: " <> T.pack (show (length benchmarks)) <> " benchmarks in " <> duration (ended - begun) <> "\n")
@@ -231,9 +242,7 @@ measureEach options benchmarks done = do
   pure outcomes
   where
     several = optionTarget options == All
-    inOrder (Right results : rest) settled = results ++ inOrder rest settled
-    inOrder (Left _ : rest) settled = take 1 settled ++ inOrder rest (drop 1 settled)
-    inOrder [] _ = []
+    announce next = when (several && isJust limit) (reportText ("== " <> benchName (measuredBenchmark next)))
     selected name = null (optionOnly options) || name `elem` optionOnly options
     settings env = Settings (envPlan env) (fromMaybe [] (envRts env)) (envBackend env) (optionQuick options) []
     limit = (60 *) <$> (optionMinutes options <|> if several && optionQuick options then Just 9 else Nothing)

@@ -69,8 +69,8 @@ data Judged = Judged
 -- | Whether another run could have another verdict. In the order of the guards:
 --
 -- * What must never occur, and what repeats exactly, is never too close.
--- * Sizes in memory repeat to about a hundredth; with fewer than five rounds they have to differ from the limit by two.
 -- * One round of twenty is an outlier, mostly a slow one. So one round alone may hold a bound, but not miss it.
+-- * Bytes repeat to about a hundredth; with fewer than five rounds they have to differ from the limit by two.
 -- * A difference of two values has the noise of both, and its limit says nothing about that. It needs five rounds.
 -- * A percentile of times has no peer that the same hour slows down as well: of two runs of two rounds one found 141 us
 --   and the other 304. With fewer than five rounds it is clear if it differs from the limit by more than a factor of two.
@@ -81,8 +81,8 @@ tooClose :: Bound -> [Double] -> Bool
 tooClose bound rounds = case (percentile 25 rounds, percentile 75 rounds) of
   (Just low, Just high)
     | boundRule bound == EveryRound || every exact -> False
-    | every isSize, few -> within low high (0.02 * abs limit)
     | [only] <- rounds, only > limit -> True
+    | every isSize, few -> within low high (0.02 * abs limit)
     | isDifference (boundFigure bound), few -> True
     | Metric _ _ metric <- boundFigure bound, isPercentile metric, few -> any (\x -> 2 * x > limit && x < 2 * limit) rounds || divided low high
     | length rounds < 3 -> any ((<= 0.25 * abs limit) . abs . subtract limit) rounds || divided low high
@@ -94,8 +94,8 @@ tooClose bound rounds = case (percentile 25 rounds, percentile 75 rounds) of
     within low high margin = low - margin < limit && limit < high + margin
     divided low high = (low <= limit) /= (high <= limit)
     every kind = all (\(_, _, metric) -> kind metric) (figureMetrics (boundFigure bound))
-    exact = (`elem` ["alloc_bytes_per_op", "syscalls_per_op", "user_instructions_per_op", "live_bytes_per_idle", "live_bytes_per_thread", "live_bytes_per_timer", "wakeups", "collections", "early"])
-    isSize = (== "rss_bytes_per_idle")
+    exact = (`elem` ["syscalls_per_op", "user_instructions_per_op", "live_bytes_per_idle", "live_bytes_per_thread", "live_bytes_per_timer", "wakeups", "collections", "early"])
+    isSize = (`elem` ["alloc_bytes_per_op", "rss_bytes_per_idle"])
 
 -- | Whether a metric is a percentile of times, such as @p99_us@.
 isPercentile :: Text -> Bool

@@ -19,7 +19,7 @@ module Weft.Tools.Bench.Runner
     Measurement (measuredBenchmark, measuredRounds, measuredEnv),
     firstRounds,
     inDoubt,
-    furtherRounds,
+    furtherRound,
     outcomeOf,
 
     -- * Order
@@ -74,9 +74,9 @@ type Selection = Text -> Bool
 
 -- | Run all rounds. Fails only if nothing at all can be measured; the outcome lists what is missing or has failed.
 runBenchmark :: Env -> Selection -> Benchmark -> IO Outcome
-runBenchmark env selected benchmark = do
-  measurement <- firstRounds env selected benchmark
-  outcomeOf . foldr const measurement <$> furtherRounds (const (pure ())) [measurement]
+runBenchmark env selected benchmark = firstRounds env selected benchmark >>= fmap outcomeOf . further
+  where
+    further measurement = furtherRound (const (pure ())) (M.singleton () measurement) >>= maybe (pure measurement) (further . M.findWithDefault measurement ())
 
 -- | What has been measured of a benchmark so far.
 data Measurement = Measurement
@@ -130,19 +130,18 @@ inDoubt measurement
   where
     plan = envPlan (measuredEnv measurement)
 
--- | Further rounds of several measurement, until no bound is in doubt, the plan allows no more, or none would end in time.
--- The next round is of a measurement with the fewest rounds so far, and of these of the one whose round is the shortest: so
--- the time that is left decides most bounds. The action is told which measurement is next.
-furtherRounds :: (Measurement -> IO ()) -> [Measurement] -> IO [Measurement]
-furtherRounds announce several = do
-  inTime <- filterM (\(_, measurement) -> not <$> late measurement (inDoubt measurement)) [(place, measurement) | (place, measurement) <- zip [0 :: Int ..] several, not (null (inDoubt measurement))]
-  case sortOn (\(_, measurement) -> (measuredRounds measurement, expected measurement (inDoubt measurement))) inTime of
-    [] -> pure several
-    (place, next) : _ -> do
+-- | A further round of one of several benchmarks, which is announced before. It is one with the fewest rounds so far, and
+-- of these the one whose round is the shortest: so the time that is left decides most bounds. 'Nothing' if no bound is in
+-- doubt, the plan allows no more rounds, or none would end in time.
+furtherRound :: Ord place => (Measurement -> IO ()) -> M.Map place Measurement -> IO (Maybe (M.Map place Measurement))
+furtherRound announce several = do
+  inTime <- filterM (\(_, measurement, cases) -> not <$> late measurement cases) [(place, measurement, cases) | (place, measurement) <- M.toList several, let cases = inDoubt measurement, not (null cases)]
+  case sortOn (\(_, measurement, cases) -> (measuredRounds measurement, expected measurement cases)) inTime of
+    [] -> pure Nothing
+    (place, next, cases) : _ -> do
       announce next
-      let cases = inDoubt next
       after <- withProgress (length cases) (\progress -> oneRound progress cases next)
-      furtherRounds announce [if n == place then after else measurement | (n, measurement) <- zip [0 ..] several]
+      pure (Just (M.insert place after several))
 
 -- | Seconds that another round of these cases is expected to take.
 expected :: Measurement -> [Case] -> Double
