@@ -125,7 +125,8 @@ judging =
       testCase "a bound is missed by two rounds or more, and settled by three" $ do
         let bound = atMost "" (on "weft" [] "x") 1
             judged rounds = (judgedVerdict (judge (const True) [run "weft" [] "x" rounds] bound), settled [run "weft" [] "x" rounds] bound)
-        map judged [[2.45], [2.45, 0.4], [2.45, 2], [2.45, 2, 2.2]] @?= [(TooClose, False), (TooClose, False), (Missed, False), (Missed, True)],
+        map judged [[2.45], [2.45, 0.4], [2.45, 2], [2.45, 2, 2.2]] @?= [(TooClose, False), (TooClose, False), (Missed, False), (Missed, True)]
+        map (\rounds -> judgedReason (judge (const True) [run "weft" [] "x" rounds] bound)) [[2.45], [2.45, 0.4]] @?= ["too close to call after one round", "too close to call"],
       testCase "a size in memory needs a fiftieth" $ do
         let judged rounds = judgedVerdict (judge (const True) [run "weft" [] "rss_bytes_per_idle" rounds] (atMost "" (on "weft" [] "rss_bytes_per_idle") 4000))
         map judged [[3571], [4100], [4100, 4110], [3950], [3950, 3970, 3960], [3950, 3951, 3952, 3951, 3950]] @?= [Holds, TooClose, Missed, TooClose, TooClose, Holds],

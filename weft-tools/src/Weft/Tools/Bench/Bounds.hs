@@ -127,7 +127,7 @@ judge asked runs bound = case summarize rounds of
   _ | not (all asked subjects) -> Judged bound Nothing NotAsked ("not asked for: " <> names (filter (not . asked) subjects))
   Nothing -> Judged bound Nothing NotMeasured ("needs " <> names (if null absent then uncounted else absent))
   Just summary
-    | tooClose bound rounds -> Judged bound (Just summary) TooClose "too close to call"
+    | tooClose bound rounds -> Judged bound (Just summary) TooClose ("too close to call" <> (if length rounds == 1 then " after one round" else ""))
     | decisive summary <= boundLimit bound -> Judged bound (Just summary) Holds ""
     | otherwise -> Judged bound (Just summary) Missed ""
   where

@@ -96,7 +96,7 @@ boundCells judged =
     verdict j = case judgedVerdict j of
       Holds -> "holds"
       Missed -> "MISSED"
-      TooClose -> "too close to call"
+      TooClose -> judgedReason j
       NotMeasured -> "NOT MEASURED, " <> judgedReason j
       NotAsked -> judgedReason j
 
