@@ -130,9 +130,14 @@ judging =
       testCase "a size in memory needs a fiftieth" $ do
         let judged rounds = judgedVerdict (judge (const True) [run "weft" [] "rss_bytes_per_idle" rounds] (atMost "" (on "weft" [] "rss_bytes_per_idle") 4000))
         map judged [[3571], [4100], [4100, 4110], [3950], [3950, 3970, 3960], [3950, 3951, 3952, 3951, 3950]] @?= [Holds, TooClose, Missed, TooClose, TooClose, Holds],
-      testCase "a difference needs five rounds" $ do
+      testCase "a difference needs five rounds, or three far from the limit" $ do
         let verdict rounds = judgedVerdict (judge (const True) [run "a" [] "x" rounds, run "b" [] "x" (80 <$ rounds)] (atMost "" (on "a" [] "x" `Minus` on "b" [] "x") 3))
-        map verdict [[75], [75, 76], [75, 76, 75], [75, 76, 75, 76], [75, 76, 75, 76, 75]] @?= [TooClose, TooClose, TooClose, TooClose, Holds],
+        map verdict [[75], [75, 76], [75, 76, 75], [82, 81, 82], [82, 81, 82, 81], [82, 81, 82, 81, 82]] @?= [TooClose, TooClose, Holds, TooClose, TooClose, Holds],
+      testCase "three rounds close to the limit do not settle a bound, five that agree do" $ do
+        let bound = atMost "" (on "weft" [] "x") 1
+            judged rounds = (judgedVerdict (judge (const True) [run "weft" [] "x" rounds] bound), settled [run "weft" [] "x" rounds] bound)
+        map judged [[0.95, 0.951, 0.952], [0.95, 0.951, 0.952, 0.95, 0.951], [0.99, 1.001, 0.98, 1.01, 1]] @?= [(TooClose, False), (Holds, True), (TooClose, True)]
+        settled [run "weft" [] "wakeups" [1]] (never "" (on "weft" [] "wakeups")) @?= True,
       testCase "of zero hold for zero" $
         judgedVerdict (judge (const True) [run "weft" [] "wakeups" [0, 0]] (atMost "" (on "weft" [] "wakeups") 0)) @?= Holds
     ]

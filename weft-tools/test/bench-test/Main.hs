@@ -41,7 +41,7 @@ import Weft.Tools.Bench.Paper
 import Weft.Tools.Bench.Proc (field, releaseNumbers)
 import Weft.Tools.Bench.Progress (duration, partLine, progressLine)
 import Weft.Tools.Bench.Readme (Row (..), overviewRows, rows, summaryRows)
-import Weft.Tools.Bench.Runner (Failure (failureMessage), Measurement (measuredRounds), Missing (..), Outcome (..), collect, firstRounds, furtherRound, inDoubt, matches, outcomeOf, plannedCases, rotate, roundOrder, runBenchmark)
+import Weft.Tools.Bench.Runner (Failure (failureMessage), Measurement (measuredEnv, measuredRounds), Missing (..), Outcome (..), collect, firstRounds, furtherRound, inDoubt, matches, outcomeOf, plannedCases, rotate, roundOrder, runBenchmark)
 import Weft.Tools.Bench.Select
 import Weft.Tools.Bench.Server (Report (..))
 import Weft.Tools.Bench.Stats (figureMetrics, figureSubjects)
@@ -333,6 +333,24 @@ schedules =
         first <- firstRounds (env (Schedule now (now + 60))) {envPlan = defaultPlan {planRounds = 1}} (const True) (taking (pure [([("group", Count 1)], M.singleton "x" 2.01)]))
         ended <- furtherRound (const (assertFailure "announced")) (M.singleton () first)
         (fmap (map measuredRounds . M.elems) ended, length (inDoubt first)) @?= (Nothing, 1),
+      testCase "a further round that has begun is finished, although it takes longer than expected" $ do
+        begun <- newIORef (0 :: Int)
+        now <- getMonotonicTime
+        let measure = do
+              n <- atomicModifyIORef' begun (\n -> (n + 1, n))
+              when (n == 2) (threadDelay 5000000)
+              pure measured
+            both = (taking measure) {benchCases = \p -> [c {caseSubject = Subject name "true" CProgram} | name <- ["a", "b"], c <- benchCases (taking measure) p]}
+        first <- firstRounds (env (Schedule (now + 4) (now + 4))) {envPlan = defaultPlan {planRounds = 1}} (const True) both {benchBounds = const [atMost "bound" (on "a" [("group", Count 1)] "x" `Over` on "b" [("group", Count 1)] "x") 1]}
+        ended <- maybe [] M.elems <$> furtherRound (const (pure ())) (M.singleton () first)
+        map (outcomeFailures . outcomeOf) ended @?= [[]]
+        map (map (M.size . runRounds) . outcomeRuns . outcomeOf) ended @?= [[2, 2]],
+      testCase "rounds of the plan for which there was no time come later, of all cases" $ do
+        now <- getMonotonicTime
+        first <- firstRounds (env (Schedule (now - 1) (now + 60))) {envPlan = defaultPlan {planRounds = 3, planMoreRounds = 0}} (const True) (taking (pure [([("group", Count 1)], M.singleton "x" 1)]))
+        (measuredRounds first, length (inDoubt first)) @?= (1, 1)
+        ended <- allFurther (M.singleton () first {measuredEnv = (env (Schedule (now + 60) (now + 60))) {envPlan = defaultPlan {planRounds = 3, planMoreRounds = 0}}})
+        map measuredRounds (M.elems ended) @?= [3],
       testCase "without a limit all rounds are run" $ do
         outcome <- runBenchmark (env (Schedule 0 0)) {envSchedule = Nothing} (const True) slow
         map (M.size . runRounds) (outcomeRuns outcome) @?= [5]

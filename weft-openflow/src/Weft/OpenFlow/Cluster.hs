@@ -67,7 +67,7 @@ import Weft.OpenFlow.Lldp
 import Weft.OpenFlow.Message (Role (..))
 import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
-import Weft.Timer (sleep)
+import Weft.Timer (sleep, within)
 
 -- | Settings; start from 'defaultClusterSettings'.
 data ClusterSettings = ClusterSettings
@@ -128,15 +128,18 @@ data Cluster = Cluster
 
 -- | Join a cluster during an action. The given function runs the controller, with the settings that 'clusterSettings'
 -- returns. If etcd cannot be reached, nothing is thrown; this controller is then master of no switch. When the action
--- returns, its lease is revoked: other controllers can take over its switches at once, and another process its name. If
--- it throws an exception, the lease expires.
+-- returns, this controller is the master of no switch any more, and its lease is revoked, for which etcd has two seconds:
+-- other controllers can take over its switches at once, and another process its name. If it throws an exception, the lease
+-- expires.
 withCluster :: ClusterSettings -> (Cluster -> (Controller -> IO b -> IO b) -> IO a) -> IO a
 withCluster options act = do
   etcd <- newEtcd (interval options) (clusterEndpoints options)
   cluster <- Cluster options etcd <$> newIORef Nothing <*> newIORef minBound <*> newIORef [] <*> newIORef 0 <*> newIORef Set.empty <*> newIORef Map.empty <*> newMVar () <*> newIORef True <*> newIORef Map.empty <*> newIORef False <*> newIORef Nothing <*> newIORef Set.empty <*> newIORef 0
   result <- act cluster $ \c inner ->
     bracket (mapM (uncurry (spawn c)) (threads cluster c)) (mapM_ killThread) (const inner)
-  readIORef (clusterHeld cluster) >>= mapM_ (attempt . revoke etcd . fst)
+  leases <- readIORef (clusterLeases cluster)
+  hold cluster Nothing
+  _ <- within (seconds 2) (mapM_ (attempt . revoke etcd) leases)
   pure result
   where
     threads cluster c =

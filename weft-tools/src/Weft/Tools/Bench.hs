@@ -50,7 +50,7 @@ import Weft.Tools.Bench.Output
 import Weft.Tools.Bench.Paper
 import Weft.Tools.Bench.Plot (outcomePlot)
 import Weft.Tools.Bench.Pong (pong)
-import Weft.Tools.Bench.Progress (duration, partLine)
+import Weft.Tools.Bench.Progress (duration, furtherLine, partLine)
 import Weft.Tools.Bench.Quiet (quiet)
 import Weft.Tools.Bench.Readme (shownOf)
 import Weft.Tools.Bench.Relink (relink)
@@ -198,29 +198,36 @@ refuse :: Text -> IO a
 refuse text = reportText ("weft bench: " <> text) >> exitWith (ExitFailure 2)
 
 -- | Run benchmarks one after another, and print each result as soon as it is final. The action also gets the result as
--- JSON. If there is a limit, further rounds come last: what is left of the time goes to the bounds in doubt of all
--- benchmarks. If there are several benchmarks, a table of all bounds follows. If an exception ends this, what is not
--- final is printed, too.
+-- JSON: after the first rounds, and when it is final. If there is a limit, further rounds come last: what is left of the
+-- time goes to the bounds in doubt of all benchmarks. If there are several benchmarks, a table of all bounds follows. If an
+-- exception ends this, the results that were to get further rounds are printed, too.
 measureEach :: Options -> [Benchmark] -> (Benchmark -> Outcome -> Builder -> IO ()) -> IO [(Benchmark, Outcome, Builder)]
 measureEach options benchmarks done = do
   machine <- machineFacts
   begun <- getMonotonicTime
   open <- newIORef M.empty
   results <- newIORef M.empty
-  let printed measured = do
-        let result = outcomeOf measured
-        T.putStrLn (renderOutcome (envPlan (measuredEnv measured)) (measuredBenchmark measured) result)
-        hFlush stdout
-        pure result
-      close (place, measured) = do
-        result <- printed measured
+  let saved measured = do
         let benchmark = measuredBenchmark measured
+            result = outcomeOf measured
             json = outcomeJson machine (settings (measuredEnv measured)) benchmark result
+        (benchmark, result, json) <$ done benchmark result json
+      printed measured = do
+        T.putStrLn (renderOutcome (envPlan (measuredEnv measured)) (measuredBenchmark measured) (outcomeOf measured))
+        hFlush stdout
+      close (place, measured) = do
+        printed measured
         modifyIORef' open (M.delete place)
-        modifyIORef' results (M.insert place (benchmark, result, json))
-        done benchmark result json
-      settle = readIORef open >>= furtherRound announce >>= maybe (pure ()) (\measured -> writeIORef open measured >> settle)
-      closeAll = settle >> readIORef open >>= mapM_ close . M.toList
+        saved measured >>= modifyIORef' results . M.insert place
+      closeSettled = readIORef open >>= mapM_ close . filter (null . inDoubt . snd) . M.toList
+      announce next = when (several && isJust limit) $ do
+        now <- getMonotonicTime
+        reportText (furtherLine (benchName (measuredBenchmark next)) (subtract (now - begun) <$> limit))
+      settle = do
+        closeSettled
+        readIORef open >>= furtherRound announce >>= \found -> case found of
+          Just measured -> writeIORef open measured >> settle
+          Nothing -> readIORef open >>= mapM_ close . M.toList
   withEnv options $ \plain -> flip onException (readIORef open >>= mapM_ printed) $ do
     forM_ (zip [1 ..] benchmarks) $ \(place, benchmark) -> do
       now <- getMonotonicTime
@@ -229,11 +236,9 @@ measureEach options benchmarks done = do
         reportText (partLine place (length benchmarks) (benchName benchmark) (now - begun) (timeLeft (now - begun) place))
       first <- firstRounds env selected benchmark
       modifyIORef' open (M.insert place first {measuredEnv = env {envSchedule = scheduleOf begun (length benchmarks) <$> limit}})
-      if isNothing limit then closeAll else when (null (inDoubt first)) (close (place, first))
-    doubtful <- M.elems <$> readIORef open
-    when (several && not (null doubtful)) . reportText $
-      "== further rounds for bounds that are close to their limits, of " <> T.intercalate ", " (map (benchName . measuredBenchmark) doubtful)
-    closeAll
+      if isNothing limit then settle else closeSettled
+      readIORef open >>= mapM_ saved . M.lookup place
+    settle
   outcomes <- M.elems <$> readIORef results
   ended <- getMonotonicTime
   when several $ do
@@ -242,7 +247,6 @@ measureEach options benchmarks done = do
   pure outcomes
   where
     several = optionTarget options == All
-    announce next = when (several && isJust limit) (reportText ("== " <> benchName (measuredBenchmark next)))
     selected name = null (optionOnly options) || name `elem` optionOnly options
     settings env = Settings (envPlan env) (fromMaybe [] (envRts env)) (envBackend env) (optionQuick options) []
     limit = (60 *) <$> (optionMinutes options <|> if several && optionQuick options then Just 9 else Nothing)
@@ -251,10 +255,10 @@ measureEach options benchmarks done = do
     weights = [fromIntegral (length cases + length (concatMap caseCounts cases)) | b <- benchmarks, let cases = plannedCases (plan options) b] :: [Double]
     share place = sum (take place weights) / max 1 (sum weights)
     scheduleOf begun place seconds = Schedule (begun + seconds * share place) (begun + seconds)
+    -- With further rounds all of the time may be needed; without, what is left is estimated.
     timeLeft elapsed place
-      | isJust limit = subtract elapsed <$> limit
-      | place <= 1 = Nothing
-      | otherwise = Just (elapsed * (1 - share (place - 1)) / max 0.01 (share (place - 1)))
+      | place <= 1 || (isJust limit && planMoreRounds (plan options) > 0) = subtract elapsed <$> limit
+      | otherwise = Just (maybe id min (subtract elapsed <$> limit) (elapsed * (1 - share (place - 1)) / max 0.01 (share (place - 1))))
 
 -- | @weft bench figures@: measures what the documents show, and writes each benchmark's file as soon as the benchmark
 -- has ended.

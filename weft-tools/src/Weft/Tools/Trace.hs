@@ -229,7 +229,7 @@ remarksOn end = case end of
   DamagedAt at -> ["The recording is damaged: of what is in the file from byte " <> T.pack (show at) <> " on, at most the first events are shown."]
 
 noMarkers :: Text
-noMarkers = "the recording has no markers of Weft: the program does not run on Weft, or user events were off (+RTS -lu)"
+noMarkers = "The recording has no markers of Weft: the program does not run on Weft, or user events were off (+RTS -lu)"
 
 -- | Whether a recording of the given size is too large for the given amount of free memory. Measured: 517 MB for a
 -- recording of 35 MB.

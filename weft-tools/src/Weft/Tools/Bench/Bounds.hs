@@ -71,7 +71,8 @@ data Judged = Judged
 -- * What must never occur, and what repeats exactly, is never too close.
 -- * One round of twenty is an outlier, mostly a slow one. So one round alone may hold a bound, but not miss it.
 -- * Bytes repeat to about a hundredth; with fewer than five rounds they have to differ from the limit by two.
--- * A difference of two values has the noise of both, and its limit says nothing about that. It needs five rounds.
+-- * A difference of two values has the noise of both, and its limit says nothing about that. With fewer than five rounds
+--   the limit has to be away from all of them by twice their width; one or two say nothing of the width.
 -- * A percentile of times has no peer that the same hour slows down as well: of two runs of two rounds one found 141 us
 --   and the other 304. With fewer than five rounds it is clear if it differs from the limit by more than a factor of two.
 -- * One or two rounds are clear if they are farther from the limit than a quarter of it.
@@ -83,7 +84,7 @@ tooClose bound rounds = case (percentile 25 rounds, percentile 75 rounds) of
     | boundRule bound == EveryRound || every exact -> False
     | [only] <- rounds, only > limit -> True
     | every isSize, few -> within low high (0.02 * abs limit)
-    | isDifference (boundFigure bound), few -> True
+    | isDifference (boundFigure bound), few -> length rounds < 3 || within (minimum rounds) (maximum rounds) (2 * (maximum rounds - minimum rounds))
     | Metric _ _ metric <- boundFigure bound, isPercentile metric, few -> any (\x -> 2 * x > limit && x < 2 * limit) rounds || divided low high
     | length rounds < 3 -> any ((<= 0.25 * abs limit) . abs . subtract limit) rounds || divided low high
     | otherwise -> within low high (max ((high - low) / 2) (if few then 0.1 * abs limit else 0))
@@ -111,14 +112,15 @@ isDifference figure = case figure of
   Worst several -> any isDifference several
   Metric {} -> False
 
--- | Whether more rounds are unnecessary for a bound: its verdict is not 'tooClose', and if it is missed there are three
--- rounds (one that is counted has a single one); or the middle half of three or more rounds differs by less than a
--- twentieth.
+-- | Whether more rounds are unnecessary for a bound: its verdict is not 'tooClose', and if rounds miss it, there are three
+-- (what is counted, and what must never happen, needs no second one); or the middle half of five or more rounds differs by
+-- less than a twentieth.
 settled :: [Run] -> Bound -> Bool
-settled runs bound = (not (tooClose bound rounds) && (holding || length rounds >= 3)) || (length rounds >= 3 && narrow)
+settled runs bound
+  | tooClose bound rounds = length rounds >= 5 && narrow
+  | otherwise = boundRule bound == EveryRound || length rounds >= 3 || maybe True (<= boundLimit bound) (median rounds)
   where
     rounds = elems (figureRounds runs (boundFigure bound))
-    holding = maybe True (<= boundLimit bound) (median rounds)
     narrow = fromMaybe False ((\low high -> high - low <= 0.05 * abs (boundLimit bound)) <$> percentile 25 rounds <*> percentile 75 rounds)
 
 -- | Judge a bound by the rounds, according to its rule. The first argument says which subjects were requested.

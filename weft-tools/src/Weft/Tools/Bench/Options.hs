@@ -80,7 +80,7 @@ furtherOptions subjects =
     <*> optional
       (option (noMoreThan longestTime positive) (long "duration" <> metavar "SECONDS" <> help "Measured time of a load (3; with --quick 0.7)"))
     <*> switch (long "quick" <> help "Short rounds of what the bounds need: all benchmarks in ten minutes, for their verdicts and not for their figures")
-    <*> switch (long "check" <> help "Exit with status 3 when a bound is missed or could not be measured")
+    <*> switch (long "check" <> help "Exit with status 3 when a bound is missed (one round alone misses none) or could not be measured")
     <*> option
       (eitherReader only)
       (long "only" <> metavar "SUBJECT,..." <> value [] <> help ("Measure only these: " ++ listing subjects))

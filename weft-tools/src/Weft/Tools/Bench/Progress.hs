@@ -8,9 +8,9 @@ module Weft.Tools.Bench.Progress
   ( Progress,
     withProgress,
     step,
-    extend,
     progressLine,
     partLine,
+    furtherLine,
     duration,
   )
 where
@@ -28,8 +28,7 @@ import Weft.Tools.Surroundings (screenOn)
 
 -- | Used only by the thread that runs the benchmark.
 data Progress = Progress
-  { -- | Changed by 'extend'.
-    progressTotal :: !(IORef Int),
+  { progressTotal :: !Int,
     progressBegun :: !Double,
     progressTerminal :: !Bool,
     -- | Steps begun so far.
@@ -42,8 +41,7 @@ withProgress total action = do
   terminal <- screenOn stderr
   begun <- getMonotonicTime
   steps <- newIORef 0
-  totals <- newIORef total
-  action (Progress totals begun terminal steps)
+  action (Progress total begun terminal steps)
     `finally` when terminal (T.hPutStr stderr "\r\ESC[K" >> hFlush stderr)
 
 -- | The next step begins; the text describes it.
@@ -51,16 +49,11 @@ step :: Progress -> Text -> IO ()
 step progress what = do
   done <- atomicModifyIORef' (progressSteps progress) (\n -> (n + 1, n))
   now <- getMonotonicTime
-  total <- readIORef (progressTotal progress)
-  let line = progressLine total done (now - progressBegun progress) what
+  let line = progressLine (progressTotal progress) done (now - progressBegun progress) what
   if progressTerminal progress
     then T.hPutStr stderr ("\r\ESC[K" <> T.take 118 line)
     else reportText line
   hFlush stderr
-
--- | Add this many steps to the total.
-extend :: Progress -> Int -> IO ()
-extend progress n = modifyIORef' (progressTotal progress) (+ n)
 
 -- | A progress bar, the count, the current step, and the estimated time for the rest.
 progressLine :: Int -> Int -> Double -> Text -> Text
@@ -80,6 +73,10 @@ progressLine total done elapsed what =
 partLine :: Int -> Int -> Text -> Double -> Maybe Double -> Text
 partLine place total name elapsed left =
   "== " <> T.pack (show place) <> "/" <> T.pack (show total) <> "  " <> name <> (if place > 1 then ", after " <> duration elapsed else "") <> maybe "" (\s -> ", about " <> duration s <> " left") left
+
+-- | A line for a further round of a part: its name, and the seconds left, if there is a limit.
+furtherLine :: Text -> Maybe Double -> Text
+furtherLine name left = "== " <> name <> ", a further round" <> maybe "" (\s -> ", about " <> duration s <> " left") left
 
 -- | A duration in seconds as readable text.
 duration :: Double -> Text

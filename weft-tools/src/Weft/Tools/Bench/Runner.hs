@@ -111,7 +111,7 @@ firstRounds env selected benchmark = do
             tooLate <- if measuredRounds measurement == 0 then pure False else late measurement cases
             if tooLate then pure measurement else oneRound progress cases measurement >>= planned
     timed <- planned (Measurement benchmark env selected cases missing 0 [] [] M.empty)
-    counted <- forM counts $ \(c, k) -> perform progress env 0 ("counting by " <> T.pack (countingTool k)) c (countingRun k env)
+    counted <- forM counts $ \(c, k) -> unlessOver env progress 0 ("counting by " <> T.pack (countingTool k)) c (countingRun k env)
     pure (foldl (flip add) timed counted)
   where
     plan = envPlan env
@@ -122,11 +122,13 @@ firstRounds env selected benchmark = do
     counter name = Missing (T.pack name) (noProgram name <> "; not counted: " <> T.intercalate ", " (nub [countingMetric k | k <- concatMap caseCounts asked, countingTool k == name]))
     noProgram name = "there is no program " <> T.pack name <> " in bin/subjects, bin/peers or PATH"
 
--- | The cases that another round may measure: those of the bounds that are not settled, while the plan allows rounds.
+-- | The cases of another round: all, if the time was over before the last round of the plan; then those of the bounds that
+-- are not settled, while the plan allows more rounds.
 inDoubt :: Measurement -> [Case]
 inDoubt measurement
+  | measuredRounds measurement < planRounds plan = measuredCases measurement
   | measuredRounds measurement >= planRounds plan + planMoreRounds plan = []
-  | otherwise = [c | let unsettled = filter (not . settled (measuredRuns measurement)) (benchBounds (measuredBenchmark measurement) plan), c <- measuredCases measurement, any (uses c . boundFigure) unsettled]
+  | otherwise = [c | let unsettled = filter (not . settled (wholeRuns measurement)) (benchBounds (measuredBenchmark measurement) plan), c <- measuredCases measurement, any (uses c . boundFigure) unsettled]
   where
     plan = envPlan (measuredEnv measurement)
 
@@ -158,7 +160,7 @@ outcomeOf :: Measurement -> Outcome
 outcomeOf measurement =
   Outcome
     { outcomeRuns = runs,
-      outcomeBounds = map (judge (measuredSelection measurement) (whole (measuredFailures measurement) runs)) (benchBounds (measuredBenchmark measurement) (envPlan (measuredEnv measurement))),
+      outcomeBounds = map (judge (measuredSelection measurement) (wholeRuns measurement)) (benchBounds (measuredBenchmark measurement) (envPlan (measuredEnv measurement))),
       outcomeMissing = measuredMissing measurement,
       outcomeFailures = nub (measuredFailures measurement)
     }
@@ -196,8 +198,8 @@ matches :: Case -> Text -> Params -> Bool
 matches c subject params = subject == subjectName (caseSubject c) && all (`elem` params) (caseParams c)
 
 -- | The runs in which no round failed. Only these are used to judge bounds.
-whole :: [Failure] -> [Run] -> [Run]
-whole failures = filter (\run -> not (any (concerns run) failures))
+wholeRuns :: Measurement -> [Run]
+wholeRuns measurement = filter (\run -> not (any (concerns run) (measuredFailures measurement))) (measuredRuns measurement)
   where
     concerns run f = failureSubject f == runSubject run && all (`elem` runParams run) (failureParams f)
 
@@ -210,21 +212,25 @@ oneRound progress cases measurement = foldM measured measurement {measuredRounds
   where
     measured before c = do
       begun <- getMonotonicTime
-      result <- perform progress (measuredEnv before) number label c (caseMeasure c (measuredEnv before))
+      result <- (if number == 0 then unlessOver (measuredEnv before) else perform) progress number label c (caseMeasure c (measuredEnv before))
       ended <- getMonotonicTime
       pure (add result before {measuredSeconds = M.insert (caseKey c) (ended - begun) (measuredSeconds before)})
     number = measuredRounds measurement
     label = "round " <> T.pack (show (number + 1)) <> "/" <> T.pack (show (max (number + 1) (planRounds (envPlan (measuredEnv measurement)))))
 
 -- | Measure a case, unless it would begin after the end.
-perform :: Progress -> Env -> Int -> Text -> Case -> IO [Measured] -> IO (Either Failure [Result])
-perform progress env number label c action = do
+unlessOver :: Env -> Progress -> Int -> Text -> Case -> IO [Measured] -> IO (Either Failure [Result])
+unlessOver env progress number label c action = do
   over <- maybe (pure False) ((<$> getMonotonicTime) . (<)) (scheduleEnd <$> envSchedule env)
   if over
     then pure (Left (Failure (subjectName (caseSubject c)) (caseParams c) "there was no time left for it (--minutes)"))
-    else do
-      step progress (label <> "  " <> T.unwords (subjectName (caseSubject c) : [k <> "=" <> paramText v | (k, v) <- caseParams c]))
-      attempt number c action
+    else perform progress number label c action
+
+-- | Measure a case.
+perform :: Progress -> Int -> Text -> Case -> IO [Measured] -> IO (Either Failure [Result])
+perform progress number label c action = do
+  step progress (label <> "  " <> T.unwords (subjectName (caseSubject c) : [k <> "=" <> paramText v | (k, v) <- caseParams c]))
+  attempt number c action
 
 add :: Either Failure [Result] -> Measurement -> Measurement
 add (Left failure) measurement = measurement {measuredFailures = measuredFailures measurement ++ [failure]}
