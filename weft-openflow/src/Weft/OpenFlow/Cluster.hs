@@ -128,9 +128,8 @@ data Cluster = Cluster
 
 -- | Join a cluster during an action. The given function runs the controller, with the settings that 'clusterSettings'
 -- returns. If etcd cannot be reached, nothing is thrown; this controller is then master of no switch. When the action
--- returns, this controller is the master of no switch any more, and its lease is revoked, for which etcd has two seconds:
--- other controllers can take over its switches at once, and another process its name. If it throws an exception, the lease
--- expires.
+-- returns, masterships and the lease are given up, for which etcd has two seconds, so that others take over at once. After
+-- an exception the lease expires.
 withCluster :: ClusterSettings -> (Cluster -> (Controller -> IO b -> IO b) -> IO a) -> IO a
 withCluster options act = do
   etcd <- newEtcd (interval options) (clusterEndpoints options)
