@@ -136,10 +136,8 @@ withCluster options act = do
   cluster <- Cluster options etcd <$> newIORef Nothing <*> newIORef minBound <*> newIORef [] <*> newIORef 0 <*> newIORef Set.empty <*> newIORef Map.empty <*> newMVar () <*> newIORef True <*> newIORef Map.empty <*> newIORef False <*> newIORef Nothing <*> newIORef Set.empty <*> newIORef 0
   result <- act cluster $ \c inner ->
     bracket (mapM (uncurry (spawn c)) (threads cluster c)) (mapM_ killThread) (const inner)
-  leases <- readIORef (clusterLeases cluster)
-  hold cluster Nothing
-  _ <- within (seconds 2) (mapM_ (attempt . revoke etcd) leases)
-  pure result
+  leases <- hold cluster Nothing >> readIORef (clusterLeases cluster)
+  result <$ within (seconds 2) (mapM_ (attempt . revoke etcd) leases)
   where
     threads cluster c =
       [ ("weft openflow cluster", forever (reporting c (round' cluster c) >> modifyIORef' (clusterDone cluster) (+ 1) >> sleep (interval options))),
