@@ -10,6 +10,7 @@ module Spec.Cluster
     Member (..),
     startMember,
     startMemberWith,
+    startMemberUntil,
     withEtcd,
     eventually',
   )
@@ -49,7 +50,7 @@ import Weft.Test.OpenVSwitch
 import Weft.Test.Skip (needProgram, testCase)
 
 tests :: TestTree
-tests = localOption (mkTimeout 600000000) $ testGroup "several controllers" [failover V13, failover V10, orderlyEnd, lostAnswer, unreachable, deathWithoutEtcd, silentEtcd, halfAnswer, brokenCallback, oneGeneration, lateKeys, manySwitches, oneOfTwo, answeredLink, answeredAgain]
+tests = localOption (mkTimeout 600000000) $ testGroup "several controllers" [failover V13, failover V10, lostAnswer, unreachable, deathWithoutEtcd, silentEtcd, halfAnswer, brokenCallback, oneGeneration, lateKeys, manySwitches, oneOfTwo, answeredLink, answeredAgain]
 
 -- | The length of a lease in seconds. A controller has four rounds in this time.
 lease :: Int
@@ -143,25 +144,6 @@ failover version = testCase (show version <> ": killed in random order, each swi
       -- Earlier flows still forward packets, and new addresses are learned.
       crosses rest ovs 1 3
       kill ovs rest
-
--- | Their lease is much longer than the test waits.
-orderlyEnd :: TestTree
-orderlyEnd = testCase "a controller that ends gives its switches and its name up at once" $ do
-  needProgram "etcd"
-  withEtcd $ \url -> do
-    -- Until etcd answers: the next ones ask once in 150 seconds.
-    bracket (startMember url "zero") (cancel . memberThread) (mastering 2)
-    replicateM_ 2 $ do
-      end <- newEmptyMVar
-      bracket (startMemberUntil (takeMVar end) (defaultClusterSettings "one" [url]) {clusterLease = 600}) (cancel . memberThread) $ \m -> do
-        eventually "the first round" ((>= 1) <$> clusterRounds (memberCluster m))
-        mastering 1 m
-        putMVar end ()
-        wait (memberThread m)
-  where
-    mastering n m = withPeer (memberAddress m) $ \p -> do
-      switchHandshake (memberController m) V13 n p
-      eventually "it is the master" (clusterMaster (memberCluster m) (DatapathId (fromIntegral n)))
 
 -- | etcd creates the key of a switch, and the connection ends before the answer arrives.
 lostAnswer :: TestTree

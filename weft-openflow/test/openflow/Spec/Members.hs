@@ -4,8 +4,9 @@
 module Spec.Members (tests) where
 
 import Control.Concurrent.Async
+import Control.Concurrent.MVar
 import Control.Exception (bracket)
-import Control.Monad (forM, void)
+import Control.Monad (forM, replicateM_, void)
 import Data.Aeson (encode, object, (.=))
 import qualified Data.ByteString.Base64 as Base64
 import qualified Data.ByteString.Char8 as C
@@ -31,7 +32,7 @@ import Weft.OpenFlow.Types
 import Weft.Test.Skip (needProgram, testCase)
 
 tests :: TestTree
-tests = localOption (mkTimeout 600000000) $ testGroup "members of a cluster" [movingHost, departedHost, takenOverHost, sameName, newKey]
+tests = localOption (mkTimeout 600000000) $ testGroup "members of a cluster" [movingHost, departedHost, takenOverHost, sameName, newKey, orderlyEnd]
 
 -- | Two controllers, each the master of the switch that has its number.
 withTwo :: (String -> (Member, Peer) -> (Member, Peer) -> IO ()) -> IO ()
@@ -140,3 +141,18 @@ newKey = testCase "all controllers have the key of LLDP frames that etcd has" $
     let key = fromMaybe (error "16 bytes") (lldpKey (C.pack "0123456789abcdef"))
     known first one 7 key
     known second two 8 key
+
+-- | Their lease is much longer than the test waits.
+orderlyEnd :: TestTree
+orderlyEnd = testCase "a controller that ends gives its switches and its name up at once" $ do
+  needProgram "etcd"
+  withEtcd $ \url -> do
+    -- Until etcd answers: the next ones ask once in 150 seconds.
+    bracket (startMember url "zero") (cancel . memberThread) $ \m -> withPeer (memberAddress m) (switchOf 2 m)
+    replicateM_ 2 $ do
+      end <- newEmptyMVar
+      bracket (startMemberUntil (takeMVar end) (defaultClusterSettings "one" [url]) {clusterLease = 600}) (cancel . memberThread) $ \m -> do
+        eventually "the first round" ((>= 1) <$> clusterRounds (memberCluster m))
+        withPeer (memberAddress m) (switchOf 1 m)
+        putMVar end ()
+        wait (memberThread m)
