@@ -11,7 +11,7 @@ TCP_SEEDS ?= 5000
 SOAK_MINUTES ?= 10
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build serve install deb relink-flags test check format haddock tutorial matrix verify soak bench bench-peers clean
+.PHONY: help deps build suites serve install deb relink-flags test check format haddock tutorial matrix verify soak bench bench-peers clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,10 @@ deb: deps ## Build the Debian package of the program weft into bin/
 
 relink-flags: deps ## Write bin/weft-relink.rsp, with which plain ghc links programs on Weft
 	@scripts/relink-flags
+
+suites: ## Build every package with its test suites
+	@scripts/deps build test frameworks browser
+	@if scripts/build tests; then echo "1 passed, 0 failed, 0 skipped"; else echo "0 passed, 1 failed, 0 skipped"; false; fi
 
 test: ## Run all test suites (SUITES=name..., TEST_ARGS='-p pattern')
 	@scripts/deps build test frameworks browser

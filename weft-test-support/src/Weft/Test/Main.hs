@@ -2,7 +2,8 @@
 
 -- |
 -- The start of a test suite. A test that takes longer than @WEFT_TEST_STALL@ seconds (100) is named on stderr, with what
--- each Haskell thread of the process waits for. @scripts/test@ ends it later.
+-- each Haskell thread of the process waits for. @scripts/test@ ends it later. The tests that failed are also written to a
+-- file, if one is asked for ("Weft.Test.Failures").
 --
 -- The suites open up to 4,000 descriptors at a time, and many systems allow a process 1,024 unless it asks for more
 -- (@ulimit -n@): the soft limit is raised, as far as the hard one allows.
@@ -22,10 +23,13 @@ import System.Environment (lookupEnv)
 import System.Posix.Resource (Resource (ResourceOpenFiles), ResourceLimit (..), ResourceLimits (..), getResourceLimit, setResourceLimit)
 import Test.Tasty (TestName, TestTree)
 import qualified Test.Tasty as Tasty
+import Test.Tasty.Ingredients (Ingredient, composeReporters)
+import Test.Tasty.Ingredients.Basic (consoleTestReporter, listingTests)
 import Test.Tasty.Options (OptionDescription)
 import Test.Tasty.Providers (IsTest (..))
 import Test.Tasty.Runners (TestTree (..))
 import Text.Read (readMaybe)
+import Weft.Test.Failures (failures)
 
 -- | Run the tests, as tasty's function does.
 defaultMain :: TestTree -> IO ()
@@ -33,7 +37,11 @@ defaultMain tree = do
   raiseOpenFiles
   limit <- lookupEnv "WEFT_TEST_STALL"
   -- The threads can be listed safely only by the threaded run-time system.
-  Tasty.defaultMain (if rtsSupportsBoundThreads then watchedTree (fromMaybe 100 (limit >>= readMaybe)) [] tree else tree)
+  Tasty.defaultMainWithIngredients ingredients (if rtsSupportsBoundThreads then watchedTree (fromMaybe 100 (limit >>= readMaybe)) [] tree else tree)
+
+-- | tasty's own, with the file of failed tests.
+ingredients :: [Ingredient]
+ingredients = [listingTests, composeReporters consoleTestReporter failures]
 
 -- | Raise the soft limit on open files to 8,192, or to the hard limit if that is lower. No further: a program that
 -- closes all descriptors before it runs another would take seconds where the hard limit is in the millions.
