@@ -3,8 +3,8 @@
 -- |
 -- Description : The servers that are compared, and what they did
 --
--- nginx, Node's http, Go's net\/http and hyper, each answering every request; started on a free port of the loopback
--- interface and ended by the bracket.
+-- nginx, HAProxy, h2o, Node's http, Go's net\/http and hyper, each answering every request when it has read the body;
+-- started on a free port of the loopback interface and ended by the bracket.
 module Servers
   ( -- * Peers
     Peer (..),
@@ -27,23 +27,28 @@ import Data.Char (isAsciiUpper, isDigit)
 import Data.Maybe (catMaybes)
 import Network.Socket
 import Network.Socket.ByteString (recv, sendAll)
-import System.Directory (createDirectory, doesFileExist, findExecutable, removePathForcibly)
+import System.Directory (doesFileExist, findExecutable, removePathForcibly)
 import System.FilePath ((</>))
 import System.IO (hGetLine)
 import System.Posix.Temp (mkdtemp)
+import System.Posix.User (getEffectiveUserID)
 import System.Process
 import System.Timeout (timeout)
 
 -- | A server that Weft is compared with.
 data Peer = Peer
   { peerName :: String,
+    -- | Nothing is compared without it. The others join where they are.
+    peerNeeded :: Bool,
     -- | Why it cannot run here, or how it is started on a port, with a folder of its own.
     peerCommand :: IO (Either String (Int -> FilePath -> IO CreateProcess))
   }
 
--- | The known peers.
+-- | The known peers. Those that are needed come from Debian.
 peers :: [Peer]
-peers = [Peer "nginx" nginx, Peer "node" node, Peer "go" (built "go-http"), Peer "hyper" (built "hyper-pong")]
+peers =
+  [Peer name True start | (name, start) <- [("nginx", nginx), ("haproxy", haproxy), ("h2o", h2o), ("node", node)]]
+    ++ [Peer "go" False (built "go-http"), Peer "hyper" False (built "hyper-pong")]
 
 -- | Run a peer while an action runs, which gets the peer's port.
 withPeer :: Peer -> (Int -> IO a) -> IO (Either String a)
@@ -54,29 +59,32 @@ withPeer peer act =
       port <- freePort
       process <- command port folder
       bracket (createProcess process {std_out = CreatePipe}) end $ \(_, out, _, _) -> do
-        ready <- timeout 60000000 (maybe (pure ()) (\h -> () <$ hGetLine h) out `orElse` until' port)
+        ready <- timeout 60000000 (maybe (pure ()) (\h -> () <$ hGetLine h) out `orElse` pure () >> until' port)
         case ready of
-          Nothing -> pure (Left "it does not listen")
-          Just () -> Right <$> (until' port >> act port)
+          Nothing -> pure (Left (peerName peer <> " does not listen"))
+          Just () -> Right <$> act port
     end (_, _, _, handle) = terminateProcess handle >> () <$ waitForProcess handle
     orElse a b = (try a :: IO (Either IOException ())) >>= either (const b) pure
     until' port = do
       there <- try (withConnection port (const (pure ()))) :: IO (Either IOException ())
       either (const (threadDelay 50000 >> until' port)) pure there
 
--- | nginx does not report when it is ready.
-nginx :: IO (Either String (Int -> FilePath -> IO CreateProcess))
-nginx = do
-  found <- mapM existing ["/usr/sbin/nginx", "/usr/local/sbin/nginx"]
-  path <- findExecutable "nginx"
+-- | A server with a configuration file, from its name, its arguments but for the file, and the file's text.
+configured :: String -> [String] -> (Int -> FilePath -> String) -> IO (Either String (Int -> FilePath -> IO CreateProcess))
+configured name arguments text = do
+  found <- mapM existing ["/usr/sbin/" <> name, "/usr/local/sbin/" <> name]
+  path <- findExecutable name
   pure $ case catMaybes (path : found) of
-    [] -> Left "nginx is not installed"
+    [] -> Left (name <> " is not installed")
     program : _ -> Right $ \port folder -> do
-      createDirectory (folder </> "temp")
-      writeFile (folder </> "nginx.conf") (nginxConfiguration port folder)
-      pure (proc "sh" ["-c", "echo starting; exec \"$0\" -p \"$1\" -c \"$1/nginx.conf\"", program, folder])
+      writeFile (folder </> "configuration") (text port folder)
+      -- It does not report when it is ready.
+      pure (proc "sh" (["-c", "echo starting; exec \"$@\" 2>/dev/null", "-", program] ++ arguments ++ [folder </> "configuration"]))
   where
     existing p = (\there -> if there then Just p else Nothing) <$> doesFileExist p
+
+nginx :: IO (Either String (Int -> FilePath -> IO CreateProcess))
+nginx = configured "nginx" ["-c"] nginxConfiguration
 
 nginxConfiguration :: Int -> FilePath -> String
 nginxConfiguration port folder =
@@ -85,10 +93,46 @@ nginxConfiguration port folder =
       "events { worker_connections 1024; }",
       "http {",
       "  access_log off;",
-      unlines ["  " <> kind <> "_temp_path " <> folder <> "/temp/" <> kind <> ";" | kind <- ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]],
+      unlines ["  " <> kind <> "_temp_path " <> folder <> "/" <> kind <> ";" | kind <- ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]],
       "  server { listen 127.0.0.1:" <> show port <> "; location / { return 200 'Pong!'; } }",
       "}"
     ]
+
+haproxy :: IO (Either String (Int -> FilePath -> IO CreateProcess))
+haproxy = configured "haproxy" ["-db", "-f"] $ \port _ ->
+  unlines
+    [ "global",
+      "  maxconn 1000",
+      "defaults",
+      "  mode http",
+      "  timeout client 10s",
+      "frontend pong",
+      "  bind 127.0.0.1:" <> show port,
+      "  http-request wait-for-body time 10s",
+      "  http-request return status 200 content-type text/plain string Pong!"
+    ]
+
+h2o :: IO (Either String (Int -> FilePath -> IO CreateProcess))
+h2o = do
+  root <- (== 0) <$> getEffectiveUserID
+  configured "h2o" ["-c"] $ \port folder ->
+    unlines $
+      -- Started by root, it becomes another user, who cannot write into the folder.
+      ["user: root" | root]
+        ++ [ "listen: {host: 127.0.0.1, port: " <> show port <> "}",
+             "num-threads: 1",
+             "pid-file: " <> folder <> "/pid",
+             "error-log: " <> folder <> "/errors",
+             "hosts:",
+             "  default:",
+             "    paths:",
+             "      /:",
+             "        mruby.handler: |",
+             "          Proc.new do |request|",
+             "            request['rack.input'].read if request['rack.input']",
+             "            [200, {}, ['Pong!']]",
+             "          end"
+           ]
 
 node :: IO (Either String (Int -> FilePath -> IO CreateProcess))
 node = do
