@@ -6,6 +6,10 @@
 -- The calling thread waits, interruptibly. A call that has begun cannot be cancelled: if its
 -- caller is interrupted, the call goes on, and its result is disposed of.
 --
+-- A call made from within a call, on the same pool, runs on the thread that makes it: it takes no further place in the
+-- pool, and cannot wait for one. This does not extend to other threads: calls that wait for a thread which makes a call
+-- on the same pool, or calls of two pools that wait for each other, may fill the pools and wait for ever.
+--
 -- In a child of 'System.Posix.Process.forkProcess' every pool is empty: the threads and the callers of
 -- the parent do not exist there.
 --

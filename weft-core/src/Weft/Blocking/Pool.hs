@@ -26,9 +26,11 @@ import Control.Concurrent.MVar
 import Control.Exception
 import Control.Monad (unless, void, when)
 import Data.IORef
+import qualified Data.IntSet as IntSet
 import qualified Data.Map.Lazy as Map
 import GHC.Conc (labelThread)
 import System.IO.Unsafe (unsafePerformIO)
+import Weft.FFI.ThreadNumber (threadNumber)
 import Weft.Sys (forkGeneration)
 
 -- | A bounded number of threads and a queue.
@@ -42,6 +44,9 @@ data PoolState = PoolState
     stateLimit :: !Int,
     -- | Threads that run a call now.
     stateRunning :: !Int,
+    -- | The numbers of these threads: a thread is in the set while it runs calls. Numbers, as a 'ThreadId' would keep the
+    -- collector from finding out that a call waits for ever.
+    stateThreads :: !IntSet.IntSet,
     -- | The calls that wait, numbered in the order in which they came, and the next number. Not evaluated: a call that is
     -- undefined fails when it runs.
     stateQueue :: !(Map.Map Int (IO ())),
@@ -70,7 +75,7 @@ newPool limit = do
   Pool <$> newIORef (emptyState generation (max 1 limit))
 
 emptyState :: Int -> Int -> PoolState
-emptyState generation limit = PoolState generation limit 0 Map.empty 0 0
+emptyState generation limit = PoolState generation limit 0 IntSet.empty Map.empty 0 0
 
 -- | Change the state. In a forked child it is the parent's at first, of which only the limit is
 -- kept.
@@ -109,7 +114,20 @@ runIn pool = runInOr pool (const (pure ()))
 
 -- | 'blockingOr' on a given pool.
 runInOr :: Pool -> (a -> IO ()) -> IO a -> IO a
-runInOr pool dispose act =
+runInOr pool dispose act = do
+  nested <- onThreadOf pool
+  if nested then act else handOver pool dispose act
+
+-- | Whether the calling thread is one of the pool's. Such a thread runs a further call itself: it has its place in the
+-- pool already, and if it waited for a second one, calls that wait for each other could fill the pool for good.
+onThreadOf :: Pool -> IO Bool
+onThreadOf pool = do
+  n <- myThreadId >>= threadNumber
+  change pool $ \st -> (st, IntSet.member n (stateThreads st))
+
+-- | Run a call on a thread of the pool, and wait for it.
+handOver :: Pool -> (a -> IO ()) -> IO a -> IO a
+handOver pool dispose act =
   mask $ \restore ->
     do
       box <- newEmptyMVar
@@ -155,21 +173,25 @@ enqueue pool job = mask_ $ do
 -- | Start a thread of the pool. It does not inherit the masking state of the thread that starts it: calls run unmasked,
 -- unless they mask exceptions themselves.
 startWorker :: Pool -> IO () -> IO ()
-startWorker pool job = void (mask_ (forkIOWithUnmask (\unmask -> labelled >> worker unmask pool job)))
-  where
-    labelled = myThreadId >>= (`labelThread` "weft blocking call")
+startWorker pool job = void . mask_ $
+  forkIOWithUnmask $ \unmask -> do
+    self <- myThreadId
+    labelThread self "weft blocking call"
+    n <- threadNumber self
+    change pool $ \st -> (st {stateThreads = IntSet.insert n (stateThreads st)}, ())
+    worker unmask n pool job
 
--- | Run a call, and then the queued ones.
-worker :: (IO () -> IO ()) -> Pool -> IO () -> IO ()
-worker unmask pool job = do
+-- | Run a call, and then the queued ones, on the thread with that number.
+worker :: (IO () -> IO ()) -> Int -> Pool -> IO () -> IO ()
+worker unmask n pool job = do
   unmask job `catch` \e -> const (pure ()) (e :: SomeException)
   next <- change pool $ \st ->
     let st' = st {stateDone = stateDone st + 1}
      in case Map.minView (stateQueue st) of
           Just (j, rest) | stateRunning st <= stateLimit st -> (st' {stateQueue = rest}, Just j)
-          _ -> (st' {stateRunning = stateRunning st - 1}, Nothing)
+          _ -> (st' {stateRunning = stateRunning st - 1, stateThreads = IntSet.delete n (stateThreads st)}, Nothing)
   -- The last call, so that a thread with much to do keeps no stack.
-  maybe (pure ()) (worker unmask pool) next
+  maybe (pure ()) (worker unmask n pool) next
 
 -- | The state of a pool.
 statusOf :: Pool -> IO PoolStatus

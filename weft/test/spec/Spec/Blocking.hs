@@ -5,6 +5,7 @@ module Spec.Blocking
   )
 where
 
+import Control.Concurrent (myThreadId)
 import Control.Concurrent.MVar
 import Control.Exception (MaskingState (..), getMaskingState, mask_, throwIO)
 import Control.Monad (forM_, replicateM, replicateM_)
@@ -89,6 +90,19 @@ tests =
         after' <- takeMVar end
         -- Eight bytes for each call would be 1.6 MB.
         assertBool (show (before, after')) (before < after' + 800000),
+      testCase "calls inside calls, as many as there are threads" $ do
+        pool <- newPool 3
+        gate <- newEmptyMVar
+        let nested = (,) <$> runIn pool (runIn pool myThreadId) <*> myThreadId
+        ts <- replicateM 3 (start (runIn pool (readMVar gate >> nested)))
+        ts' <- replicateM 3 (start (runIn pool (readMVar gate >> runInOr pool (const (pure ())) (mask_ (runIn pool getMaskingState)))))
+        eventually "the pool is full" ((== PoolStatus 3 3 3 0) <$> statusOf pool)
+        putMVar gate ()
+        forM_ ts $ \t -> result "a call in a call in a call" t >>= \(inner, outer) -> inner @?= outer
+        forM_ ts' $ \t -> result "a masked call in a call" t >>= (@?= MaskedInterruptible)
+        eventually "all have ended" ((== PoolStatus 3 0 0 6) <$> statusOf pool)
+        e <- failure "exceptions pass through" (runIn pool (runIn pool (throwIO (userError "own") :: IO ())))
+        e @?= userError "own",
       testCase "forked while all threads are busy: the child's calls run (the program's pool, one of its own)" $ do
         own <- newPool 2
         gate <- newEmptyMVar
