@@ -1,4 +1,4 @@
--- | Features of @weft serve@ beyond files: header fields, error pages, redirects, proxies, several addresses, virtual
+-- | Features of @weft serve@ beyond files: header fields, error pages, redirects, several addresses, virtual
 -- hosts and compression.
 module Answering (tests, serving, getWith, freePort, overUnix) where
 
@@ -27,7 +27,6 @@ tests program =
     "answering"
     [ pages program,
       redirecting program,
-      proxies program,
       addresses program,
       checking program,
       hosts program,
@@ -179,74 +178,6 @@ redirecting program =
     head' list = case list of
       x : _ -> x
       [] -> ""
-
-proxies :: FilePath -> TestTree
-proxies program =
-  testGroup
-    "proxies"
-    [ testCase "the log has the client from X-Forwarded-For of trusted proxies only, without addresses that the client added" . inFolder $ \folder -> do
-        let chain = ["X-Forwarded-For: 198.51.100.1, 203.0.113.7", "X-Forwarded-For: 127.0.0.9"]
-            rows =
-              [ ("127.0.0.0/8", chain, "203.0.113.7 "),
-                ("10.0.0.0/8", chain, "127.0.0.1 "),
-                -- Tabs and empty members are parts of a list (RFC 9110, 5.6.1.2).
-                ("127.0.0.0/8", ["X-Forwarded-For: 198.51.100.1,\t203.0.113.7\t"], "203.0.113.7 "),
-                ("127.0.0.0/8", ["X-Forwarded-For: ,198.51.100.1, 203.0.113.7,\t, "], "203.0.113.7 "),
-                ("127.0.0.0/8", ["X-Forwarded-For: 203.0.113.7,, 127.0.0.9", "X-Forwarded-For:"], "203.0.113.7 ")
-              ]
-        forM_ rows $ \(network, fields, expected) -> do
-          let file = folder </> "log"
-          weft program [] ["serve", folder, "--port", "0", "--trusted-proxy", network, "--log", file] $ \p -> do
-            port <- portOf p
-            _ <- getWith fields port "/"
-            send' sigTERM p
-            waitForProcess (process p) >>= (@?= ExitSuccess)
-          contents <- B.readFile file
-          assertBool (show contents) (B.isPrefixOf (B.pack expected) contents)
-          removeFile file,
-      testCase "/metrics is not served through a proxy, unless permitted" . inFolder $ \folder -> do
-        let asked options fields = serving program folder options $ \port -> status <$> getWith fields port "/metrics"
-        asked [] [] >>= (@?= 200)
-        forM_ ["X-Forwarded-For: 127.0.0.1", "Forwarded: for=127.0.0.1", "Via: 1.1 x"] $ \field -> asked [] [field] >>= (@?= 404)
-        asked ["--trusted-proxy", "127.0.0.1"] [] >>= (@?= 404)
-        asked ["--metrics", "proxied", "--trusted-proxy", "127.0.0.1"] ["Via: 1.1 x"] >>= (@?= 200),
-      testCase "--connections-per-address counts the clients behind a trusted proxy" . inFolder $ \folder -> do
-        B.writeFile (folder </> "large") (B.replicate 20000000 'x')
-        serving program folder ["--trusted-proxy", "127.0.0.1", "--connections-per-address", "2"] $ \port ->
-          let asking rows = case rows of
-                [] -> pure ()
-                (address, expected) : others -> connected port $ \s -> do
-                  sendAll s (B.pack ("GET /large HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: " <> address <> "\r\n\r\n"))
-                  recv s 100 >>= (@?= expected) . status
-                  asking others
-           in do
-                asking [("192.0.2.1", 200), ("192.0.2.1", 200), ("192.0.2.1", 429), ("192.0.2.2", 200)]
-                -- A client of IPv6 is a network of 64 bits.
-                asking [("2001:db8::1", 200), ("2001:db8::2", 200), ("2001:db8::3", 429), ("2001:db8:0:1::1", 200)],
-      testCase "--proxy-protocol required: the client is logged; without the header, or from an untrusted sender, the request is refused" . inFolder $ \folder -> do
-        let file = folder </> "log"
-            page = "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-            version2 = "\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xcb\0\x71\x08\x7f\0\0\x01\x10\0\0\x50"
-        weft program [] ["serve", folder, "--port", "0", "--proxy-protocol", "required", "--log", file] $ \p -> do
-          port <- portOf p
-          exchange port (B.pack ("PROXY TCP4 203.0.113.7 127.0.0.1 4000 80\r\n" <> page)) >>= answered 200 "<p>home</p>"
-          exchange port (B.pack (version2 <> page)) >>= answered 200 "<p>home</p>"
-          exchange port (B.pack "PROXY TCP4 127.0.0.1 127.0.0.1 4000 80\r\nGET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n") >>= (@?= 404) . status
-          dropped port (B.pack page)
-          send' sigTERM p
-          waitForProcess (process p) >>= (@?= ExitSuccess)
-        contents <- B.readFile file
-        forM_ ["203.0.113.7 ", "203.0.113.8 "] $ \client -> assertBool (show contents) (B.isInfixOf (B.pack client) contents)
-        serving program folder ["--proxy-protocol", "optional", "--trusted-proxy", "10.0.0.1"] $ \port ->
-          exchange port (B.pack ("PROXY TCP4 203.0.113.7 127.0.0.1 4000 80\r\n" <> page)) >>= (@?= 400) . status
-        serving program folder ["--proxy-protocol", "required", "--trusted-proxy", "10.0.0.1"] $ \port ->
-          dropped port (B.pack ("PROXY TCP4 203.0.113.7 127.0.0.1 4000 80\r\n" <> page))
-    ]
-  where
-    -- The connection is closed without a response, or with a reset if bytes were unread.
-    dropped port bytes = do
-      answer <- try (exchange port bytes) :: IO (Either IOException B.ByteString)
-      either (const (pure ())) (@?= B.empty) answer
 
 addresses :: FilePath -> TestTree
 addresses program =

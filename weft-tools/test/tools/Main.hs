@@ -4,6 +4,7 @@
 module Main (main) where
 
 import qualified Answering
+import qualified Behind
 import qualified Cbench
 import Control.Concurrent
 import Control.Concurrent.Async (forConcurrently_)
@@ -46,7 +47,7 @@ main = do
   there <- doesFileExist program
   unless there (ioError (userError ("no program at " <> program <> ": scripts/build weft makes it")))
   bracket site removePathForcibly $ \folder ->
-    defaultMain (testGroup "weft" [serving program folder, Operating.tests program, ManualPage.tests program, Answering.tests program, Passwords.tests program, Listening.tests program, NotReading.tests program, Sites.tests program, Insight.tests program folder, Gate.tests program, Cbench.tests program, Controlled.tests program, Userland.tests program folder, refusing program folder, doctor program])
+    defaultMain (testGroup "weft" [serving program folder, Operating.tests program, ManualPage.tests program, Answering.tests program, Behind.tests program, Passwords.tests program, Listening.tests program, NotReading.tests program, Sites.tests program, Insight.tests program folder, Gate.tests program, Cbench.tests program, Controlled.tests program, Userland.tests program folder, refusing program folder, doctor program])
 
 -- | A folder to serve.
 site :: IO FilePath

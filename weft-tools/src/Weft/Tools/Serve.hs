@@ -217,7 +217,11 @@ inconsistent sources =
       ["--https-redirect has an address of --listen" | or [overlap a b | a <- listens settings, b <- httpsRedirect settings]],
       ["--stack has one address, so --listen cannot be given as well" | stacked, not (null (listens settings))],
       ["--stack has an address, so --host cannot be given as well" | stacked, host settings /= host defaults],
-      ["--https-redirect listens on the kernel's network, so it cannot be given with --stack" | stacked, redirecting]
+      ["--https-redirect listens on the kernel's network, so it cannot be given with --stack" | stacked, redirecting],
+      [ "--proxy-protocol needs --trusted-proxy, with the addresses of the proxies, or unix for whoever connects to a Unix socket: otherwise every client could choose the address that is logged and limited"
+        | proxyProtocol settings /= ProxyProtocolNone,
+          null (trustedProxies settings)
+      ]
     ]
   where
     settings = sourcesMain sources

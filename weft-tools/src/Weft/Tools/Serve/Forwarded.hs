@@ -16,11 +16,10 @@ where
 
 import Control.Exception (bracket)
 import qualified Data.ByteString.Char8 as B
-import Data.Char (isDigit)
+import Data.Char (isDigit, isHexDigit)
 import Data.IORef
 import Data.IP (IP (..), IPRange (..), addr, fromIPv6b, fromSockAddr, isMatchedTo, makeAddrRange, toIPv4, toSockAddr)
 import qualified Data.Map.Strict as Map
-import Data.Maybe (isJust)
 import Network.HTTP.Types (tooManyRequests429)
 import Network.Wai
 import Text.Read (readMaybe)
@@ -54,49 +53,54 @@ throughProxy proxies request =
   any ((`elem` ["X-Forwarded-For", "Forwarded", "X-Real-IP", "X-Forwarded-Proto", "X-Forwarded-Host", "Via"]) . fst) (requestHeaders request)
     || trusted proxies (remoteHost request)
 
--- | For each 'network' of clients behind trusted proxies, the number of requests in progress. Changed atomically.
-newtype Addresses = Addresses (IORef (Map.Map IP Int))
+-- | For each 'clientNetwork' behind trusted proxies, the number of requests in progress. Changed atomically.
+newtype Addresses = Addresses (IORef (Map.Map (Maybe IP) Int))
 
 -- | No requests.
 newAddresses :: IO Addresses
 newAddresses = Addresses <$> newIORef Map.empty
 
--- | The client of a request from a trusted proxy is the last address in X-Forwarded-For that is not a trusted proxy
--- itself, since a client can forge the addresses before it. A client with too many requests at once gets 429; if the
--- number is not positive there is no limit.
+-- | A request from a trusted proxy counts as its client's ('nearestKnown'). A client with too many requests at once gets
+-- 429; if the number is not positive there is no limit.
 forwarded :: [Proxy] -> Int -> Addresses -> Middleware
 forwarded [] _ _ app = app
 forwarded proxies most (Addresses counts) app = \request respond ->
-  if trusted proxies (remoteHost request)
-    then case client request of
-      Nothing -> app request respond
-      Just ip
-        | most <= 0 -> app (of' request ip) respond
-        | otherwise -> bracket (change 1 (network ip)) (const (change (-1) (network ip))) $ \n ->
-          if n > most then respond (plainText tooManyRequests429 [("Retry-After", "1")]) else app (of' request ip) respond
-    else app request respond
+  if not (trusted proxies (remoteHost request))
+    then app request respond
+    else do
+      let client = nearestKnown proxies request
+          key = clientNetwork client
+          run = app request {remoteHost = client} respond
+      if most <= 0
+        then run
+        else bracket (change 1 key) (const (change (-1) key)) $ \n ->
+          if n > most then respond (plainText tooManyRequests429 [("Retry-After", "1")]) else run
   where
-    of' request ip = request {remoteHost = toSockAddr (ip, 0)}
-    client request = go Nothing (reverse (concatMap (members . snd) (filter ((== "X-Forwarded-For") . fst) (requestHeaders request))))
-    -- From the nearest proxy on, as long as the proxies are trusted.
-    go found entries = case entries of
-      entry : rest | Just ip <- address entry -> if believed proxies ip && isJust (nextOf rest) then go (Just ip) rest else Just ip
-      _ -> found
-    nextOf rest = case rest of
-      entry : _ -> address entry
-      [] -> Nothing
     change d key = atomicModifyIORef' counts $ \m ->
       let n = Map.findWithDefault 0 key m + d in (if n == 0 then Map.delete key m else Map.insert key n m, n :: Int)
 
--- | The 'network' of a client; 'Nothing' for clients over Unix sockets.
+-- | The address for which a request of a trusted proxy counts. Each proxy appends the address that it sees to
+-- X-Forwarded-For, so the field is read from its end, as long as the proxies are trusted: a client can forge what is
+-- before. Where the next member is missing or is no address (@unknown@, an obfuscated identifier, garbage), the client
+-- is not known, and the request counts for the last proxy that is. A client may have caused that: by @Connection:
+-- X-Forwarded-For@ at a proxy that removes what this field names, for example.
+nearestKnown :: [Proxy] -> Request -> SockAddr
+nearestKnown proxies request = case reverse (concatMap (members . snd) (filter ((== "X-Forwarded-For") . fst) (requestHeaders request))) of
+  member : rest | Just ip <- address member -> toSockAddr (go ip rest, 0)
+  _ -> remoteHost request
+  where
+    go ip entries = case entries of
+      member : rest | believed proxies ip, Just next <- address member -> go next rest
+      _ -> ip
+
+-- | The address or, for IPv6, the first 64 bits of it, since a client can use every address with these bits. 'Nothing'
+-- for Unix sockets.
 clientNetwork :: SockAddr -> Maybe IP
 clientNetwork = fmap (network . plain . fst) . fromSockAddr
-
--- | An IPv4 address, or the first 64 bits of an IPv6 address, since a client can use every address with these bits.
-network :: IP -> IP
-network ip = case ip of
-  IPv4 _ -> ip
-  IPv6 a -> IPv6 (addr (makeAddrRange a 64))
+  where
+    network ip = case ip of
+      IPv4 _ -> ip
+      IPv6 a -> IPv6 (addr (makeAddrRange a 64))
 
 -- | The members of a field that is a list, without those that are empty (RFC 9110, 5.6.1.2).
 members :: B.ByteString -> [B.ByteString]
@@ -108,8 +112,10 @@ members = filter (not . B.null) . map (B.dropWhileEnd blank . B.dropWhile blank)
 address :: B.ByteString -> Maybe IP
 address text
   | B.length text > 60 = Nothing
-  | "[" `B.isPrefixOf` text = read' (B.takeWhile (/= ']') (B.drop 1 text))
-  | B.count ':' text == 1, (before, port) <- B.break (== ':') text, B.all isDigit (B.drop 1 port) = read' before
+  | Just inside <- B.stripPrefix "[" text, (before, after) <- B.break (== ']') inside, Just port <- B.stripPrefix "]" after, isPort port = read' before
+  | B.count ':' text == 1, (before, port) <- B.break (== ':') text, isPort port = read' before
   | otherwise = read' text
   where
-    read' t = plain <$> readMaybe (B.unpack t)
+    isPort rest = B.null rest || B.head rest == ':' && B.all isDigit (B.drop 1 rest)
+    -- The library's parser skips blanks and parentheses.
+    read' t = if B.all (\c -> isHexDigit c || c == '.' || c == ':') t then plain <$> readMaybe (B.unpack t) else Nothing

@@ -183,9 +183,9 @@ table =
       distinct " cannot both be listened on" overlap listenAddress (\v s -> s {httpsRedirect = v}),
     fixed Where "socket-mode" (One "MODE") "Permissions of Unix sockets, in octal: users who may write to a socket and enter its folder may connect to it. With 660 these are the user and the group of the server. Sockets of systemd keep theirs (666)" $
       one fileMode (\v s -> s {socketMode = v}),
-    fixed Where "proxy-protocol" (OneOf "WHETHER" (map fst announcements)) "Whether connections begin with a header of the PROXY protocol, version 1 or 2: none, optional or required (none)" $
+    fixed Where "proxy-protocol" (OneOf "WHETHER" (map fst announcements)) "Whether connections begin with a header of the PROXY protocol, version 1 or 2: none, optional or required (none). Only those of --trusted-proxy, which has to be given too, may; with required, others are refused. A connection whose header names no client (UNKNOWN, LOCAL) is the proxy's own" $
       one (among announcements) (\v s -> s {proxyProtocol = v}),
-    fixed Where "trusted-proxy" (Many "CIDR") "Addresses of proxies whose X-Forwarded-For fields or PROXY protocol headers are trusted: 10.0.0.0/8, ::1, unix for whoever connects to a Unix socket" $
+    fixed Where "trusted-proxy" (Many "CIDR") "Addresses of proxies whose X-Forwarded-For fields or PROXY protocol headers are trusted: 10.0.0.0/8, ::1, unix for whoever connects to a Unix socket. A request whose last member of X-Forwarded-For is no address, or that has none, counts as the proxy's own. Forwarded (RFC 7239) is not read" $
       several proxyAddress (\v s -> s {trustedProxies = v}),
     fixed Where "no-http2" Switch "Do not offer HTTP/2" $
       switch (\v s -> s {http2 = not v}),
@@ -229,7 +229,7 @@ table =
       limit (range 0 maxBound) (\v l -> l {limitRequests = v}),
     fixed Protection "connections" (One "N") "Connections in total; above this, idle connections are closed, the ones nearest to their time limit first (10000)" $
       limit (range 0 maxBound) (\v l -> l {limitConnections = v}),
-    fixed Protection "connections-per-address" (One "N") "Connections from one IPv4 address or one IPv6 network of 64 bits; behind --trusted-proxy, requests in progress for one client (0)" $
+    fixed Protection "connections-per-address" (One "N") "Connections from one IPv4 address or one IPv6 network of 64 bits; behind --trusted-proxy, requests in progress for one client, and for the proxy itself those whose client it does not name (0)" $
       limit (range 0 maxBound) (\v l -> l {limitPerAddress = v}),
     fixed Protection "max-target" (One "BYTES") "Size of a request's first line (8192)" $
       limit (range 64 1000000) (\v l -> l {limitTarget = v}),
