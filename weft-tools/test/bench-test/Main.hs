@@ -21,7 +21,7 @@ import HttpTests (client)
 import Options.Applicative hiding (Failure)
 import qualified Options.Applicative as O
 import OutputTests
-import QueueTests (queues)
+import QueueTests (descriptors, queues)
 import ResultTests
 import System.Directory
 import System.FilePath (takeDirectory, (</>))
@@ -59,7 +59,32 @@ main =
   defaultMain $
     testGroup
       "bench"
-      [statistics, figures, judging, order, selecting, schedules, arguments, readings, json, tables, charts, timers, results, latencies, verdicts, theRegistry, papers, tops, quotas, programs, folders, linked, client, queues]
+      [ statistics,
+        figures,
+        judging,
+        order,
+        selecting,
+        schedules,
+        arguments,
+        readings,
+        json,
+        tables,
+        charts,
+        timers,
+        results,
+        latencies,
+        verdicts,
+        theRegistry,
+        papers,
+        tops,
+        quotas,
+        programs,
+        folders,
+        linked,
+        client,
+        queues,
+        descriptors
+      ]
 
 -- ---------------------------------------------------------------------------------------------------------------
 -- Programs that are run

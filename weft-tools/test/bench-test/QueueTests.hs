@@ -1,14 +1,16 @@
 -- |
--- Description : Tests of the queues of @weft serve@ for costly work
-module QueueTests (queues) where
+-- Description : Tests of the queues of @weft serve@ for costly work, and of how it divides descriptors
+module QueueTests (queues, descriptors) where
 
 import Control.Concurrent
 import Control.Exception
 import Control.Monad
 import Data.IORef
 import GHC.Conc (BlockReason (BlockedOnMVar), ThreadStatus (..), threadStatus)
+import System.Timeout (timeout)
 import Test.Tasty
 import Test.Tasty.HUnit
+import Weft.Tools.Serve.Descriptors (greatest)
 import Weft.Tools.Serve.FairQueue
 
 queues :: TestTree
@@ -53,6 +55,20 @@ queues =
         result other >>= (@?= Right ('a', 3))
         done q >>= (@?= [('a', 1), ('a', 3)])
     ]
+
+descriptors :: TestTree
+descriptors =
+  testGroup
+    "descriptors"
+    [ testCase "the greatest number of connections that fits, as by trying one after the other" $
+        forM_ [(fits, high) | fits <- [0 .. 40], high <- [1 .. 20]] $ \(fits, high) ->
+          greatest (\n -> sockets n <= fits) high @?= until (\n -> n <= 1 || sockets n <= fits) (subtract 1) high,
+      testCase "2^60 descriptors need no search of them all" $ do
+        found <- timeout 60000000 (evaluate (greatest (\n -> sockets n <= 2 ^ (60 :: Int)) (2 ^ (60 :: Int))))
+        (\n -> (sockets n <= 2 ^ (60 :: Int), sockets (n + 1) <= 2 ^ (60 :: Int))) <$> found @?= Just (True, False)
+    ]
+  where
+    sockets n = n + max 3 (n `div` 16) :: Int
 
 -- | A client and the key of its work.
 type Name = (Char, Int)

@@ -1,6 +1,6 @@
 -- | Features of @weft serve@ beyond files: header fields, error pages, redirects, several addresses, virtual
 -- hosts and compression.
-module Answering (tests, serving, getWith, freePort, overUnix) where
+module Answering (tests, serving, getWith, freePort) where
 
 import Control.Exception
 import Control.Monad
@@ -8,7 +8,7 @@ import qualified Data.ByteString.Char8 as B
 import Data.List (isInfixOf)
 import Network.Socket
 import Network.Socket.ByteString (recv, sendAll)
-import Operating (callSilently, config, has, inFolder, until', warned)
+import Operating (callSilently, config, has, inFolder, overUnix, until', warned)
 import Program
 import System.Directory
 import System.Exit (ExitCode (..))
@@ -39,14 +39,6 @@ serving program folder options act = weft program [] (["serve", folder, "--port"
 -- | A GET with these fields.
 getWith :: [String] -> PortNumber -> String -> IO B.ByteString
 getWith fields port path = exchange port (B.pack ("GET " <> path <> " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" <> concatMap (<> "\r\n") fields <> "\r\n"))
-
--- | Send bytes to a Unix socket, and receive until the end.
-overUnix :: FilePath -> B.ByteString -> IO B.ByteString
-overUnix path bytes = bracket (socket AF_UNIX Stream defaultProtocol) close $ \s -> do
-  connect s (SockAddrUnix path)
-  sendAll s bytes
-  shutdown s ShutdownSend
-  recvAll s
 
 hasNot :: String -> B.ByteString -> Assertion
 hasNot part answer = assertBool (part <> " in " <> show (B.take 400 answer)) (not (B.isInfixOf (B.pack part) answer))

@@ -2,13 +2,13 @@
 -- requests count.
 module Behind (tests) where
 
-import Answering (getWith, overUnix, serving)
+import Answering (getWith, serving)
 import Control.Exception
 import Control.Monad
 import qualified Data.ByteString.Char8 as B
 import Network.Socket
 import Network.Socket.ByteString (recv, sendAll)
-import Operating (config, inFolder)
+import Operating (config, inFolder, overUnix)
 import Program
 import System.Directory
 import System.Exit (ExitCode (..))
@@ -44,12 +44,6 @@ tests program =
           contents <- B.readFile file
           assertBool (show contents) (B.isPrefixOf (B.pack expected) contents)
           removeFile file,
-      testCase "/metrics is not served through a proxy, unless permitted" . inFolder $ \folder -> do
-        let asked options fields = serving program folder options $ \port -> status <$> getWith fields port "/metrics"
-        asked [] [] >>= (@?= 200)
-        forM_ ["X-Forwarded-For: 127.0.0.1", "Forwarded: for=127.0.0.1", "Via: 1.1 x"] $ \field -> asked [] [field] >>= (@?= 404)
-        asked ["--trusted-proxy", "127.0.0.1"] [] >>= (@?= 404)
-        asked ["--metrics", "proxied", "--trusted-proxy", "127.0.0.1"] ["Via: 1.1 x"] >>= (@?= 200),
       testCase "--connections-per-address counts the clients behind a trusted proxy" . inFolder $ \folder -> do
         B.writeFile (folder </> "large") (B.replicate 20000000 'x')
         serving program folder ["--trusted-proxy", "127.0.0.1", "--connections-per-address", "2"] $ \port ->

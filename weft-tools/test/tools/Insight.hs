@@ -33,7 +33,7 @@ tests :: FilePath -> FilePath -> TestTree
 tests program folder = testGroup "insight" [topTests program folder, Top.tests program folder, doctorTests program folder, Doctor.tests program folder, urlTests program folder, Loads.tests program folder, Runs.tests program folder, Benches.tests program folder, Recordings.tests program folder, Surroundings.tests program folder, outputTests program]
 
 serving :: FilePath -> FilePath -> (Running -> PortNumber -> IO a) -> IO a
-serving program folder act = weft program [] ["serve", folder, "--port", "0"] (\p -> portOf p >>= act p)
+serving program folder act = weft program [] ["serve", folder, "--port", "0", "--metrics", "loopback"] (\p -> portOf p >>= act p)
 
 -- Top --------------------------------------------------------------------------------------
 
@@ -344,7 +344,7 @@ withCertificate folder act = do
 
 withTlsServer :: FilePath -> FilePath -> (PortNumber -> FilePath -> IO a) -> IO a
 withTlsServer program folder act = withCertificate folder $ \chain key ->
-  weft program [] ["serve", folder, "--port", "0", "--host", "localhost", "--certificate", chain, "--key", key] (\p -> portOf p >>= (`act` chain))
+  weft program [] ["serve", folder, "--port", "0", "--metrics", "loopback", "--host", "localhost", "--certificate", chain, "--key", key] (\p -> portOf p >>= (`act` chain))
 
 -- | nginx with one worker and its default of keep-alive. It serves no file, since its worker may not read our folder.
 withNginx :: FilePath -> (PortNumber -> FilePath -> IO a) -> IO a

@@ -1,13 +1,13 @@
 -- | @weft serve@: the addresses on which it listens. Files of Unix sockets and their permissions, and IPv4 beside IPv6.
 module Listening (tests) where
 
-import Answering (freePort, overUnix)
+import Answering (freePort)
 import Control.Exception
 import Control.Monad
 import Data.Bits ((.&.))
 import Network.Socket
 import Network.Socket.ByteString (sendAll)
-import Operating (config, inFolder)
+import Operating (config, inFolder, overUnix)
 import Program
 import System.Exit (ExitCode (..))
 import System.FilePath ((</>))

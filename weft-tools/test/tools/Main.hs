@@ -18,6 +18,7 @@ import qualified Gate
 import qualified Insight
 import qualified Listening
 import qualified ManualPage
+import qualified Measuring
 import Network.Socket (PortNumber)
 import Network.Socket.ByteString (recv, sendAll)
 import qualified NotReading
@@ -47,7 +48,7 @@ main = do
   there <- doesFileExist program
   unless there (ioError (userError ("no program at " <> program <> ": scripts/build weft makes it")))
   bracket site removePathForcibly $ \folder ->
-    defaultMain (testGroup "weft" [serving program folder, Operating.tests program, ManualPage.tests program, Answering.tests program, Behind.tests program, Passwords.tests program, Listening.tests program, NotReading.tests program, Sites.tests program, Insight.tests program folder, Gate.tests program, Cbench.tests program, Controlled.tests program, Userland.tests program folder, refusing program folder, doctor program])
+    defaultMain (testGroup "weft" [serving program folder, Operating.tests program, ManualPage.tests program, Answering.tests program, Behind.tests program, Measuring.tests program, Passwords.tests program, Listening.tests program, NotReading.tests program, Sites.tests program, Insight.tests program folder, Gate.tests program, Cbench.tests program, Controlled.tests program, Userland.tests program folder, refusing program folder, doctor program])
 
 -- | A folder to serve.
 site :: IO FilePath

@@ -7,6 +7,7 @@ module Operating
     config,
     has,
     warned,
+    overUnix,
     until',
     callSilently,
   )
@@ -196,7 +197,7 @@ tests program =
         -- The last request may have been answered without the client receiving the response.
         assertBool (show (n, length entries)) (length entries `elem` [n, n + 1]),
       testCase "refused requests are logged and counted" . inFolder $ \folder -> do
-        run folder ["--port", "0", "--log", folder </> "log"] $ \p -> do
+        run folder ["--port", "0", "--metrics", "loopback", "--log", folder </> "log"] $ \p -> do
           port <- portOf p
           answer <- exchange port (B.pack "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n")
           status answer @?= 400
@@ -206,19 +207,6 @@ tests program =
           waitForProcess (process p) >>= (@?= ExitSuccess)
         contents <- B.readFile (folder </> "log")
         assertBool (show contents) (B.isInfixOf (B.pack "\"bad_request\" 400 0") contents),
-      testCase "/metrics and /healthz" . inFolder $ \folder -> run folder ["--port", "0"] $ \p -> do
-        port <- portOf p
-        replicateM_ 3 (get port "/")
-        -- A connection counts until the server has closed it.
-        until' (B.isInfixOf (B.pack "http_connections 1\n") . body <$> get port "/metrics")
-        page <- body <$> get port "/metrics"
-        forM_ ["http_requests_total{method=\"GET\",status=\"2xx\"} 3\n", "# TYPE http_request_duration_seconds histogram\n", "static_cache_misses_total 1\n", "process_open_fds "] $ \part ->
-          assertBool (part <> " in " <> B.unpack page) (B.isInfixOf (B.pack part) page)
-        get port "/healthz" >>= answered 200 "ok\n",
-      testCase "--metrics nobody, --no-healthz" . inFolder $ \folder -> run folder ["--port", "0", "--metrics", "nobody", "--no-healthz"] $ \p -> do
-        port <- portOf p
-        get port "/metrics" >>= (@?= 404) . status
-        get port "/healthz" >>= (@?= 404) . status,
       testCase "HTTPS, and SIGHUP after the certificate was replaced" . inFolder $ \folder -> do
         let file name = folder </> name
             ask = homeOf folder "chain.pem" "localhost"
@@ -327,7 +315,7 @@ tests program =
           code <- timeout 20000000 (waitForProcess (process p))
           code @?= Just (ExitFailure 1)
           warned p (pipe <> ": it is a named pipe that no program reads")
-        run folder ["--port", "0", "--log", folder </> "log"] $ \p -> do
+        run folder ["--port", "0", "--metrics", "loopback", "--log", folder </> "log"] $ \p -> do
           _ <- portOf p
           renameFile pipe (folder </> "log")
           send' sigHUP p
@@ -379,7 +367,7 @@ tests program =
         assertBool out ("/nonexistent does not exist" `isInfixOf` out)
     ]
   where
-    flags = words "config check version host port listen https-redirect proxy-protocol trusted-proxy no-http2 certificate key cores backend index listing header error-page fallback redirect compress cors-origin basic-auth cache trust head-timeout timeout keep-alive keep-alive-requests connections connections-per-address max-target max-head max-fields send-buffer drain log log-format metrics watchdog no-healthz"
+    flags = words "config check version host port listen https-redirect proxy-protocol trusted-proxy no-http2 certificate key cores backend index listing header error-page fallback redirect compress cors-origin basic-auth cache trust head-timeout timeout keep-alive keep-alive-requests connections connections-per-address max-target max-head max-fields send-buffer drain log log-format metrics metrics-listen watchdog no-healthz"
     run folder options = weft program [] (["serve", folder, "--config", folder </> "weft.yaml"] <> options)
     -- strace is the grandchild (-D), so that the program is the process that is killed. With threads for files, openat2
     -- is a system call that strace sees.
@@ -436,6 +424,14 @@ tests program =
       let line = "exec 3<&" <> show fd <> "; LISTEN_PID=" <> pid <> " LISTEN_FDS=1 exec \"$@\""
       started [] (shell' line (program : "serve" : options)) act
     shell' line arguments = proc "bash" (["-c", line, "bash"] <> arguments)
+
+-- | Send bytes to a Unix socket, and receive until the end.
+overUnix :: FilePath -> B.ByteString -> IO B.ByteString
+overUnix path bytes = bracket (socket AF_UNIX Stream defaultProtocol) close $ \s -> do
+  connect s (SockAddrUnix path)
+  sendAll s bytes
+  shutdown s ShutdownSend
+  recvAll s
 
 has :: String -> B.ByteString -> Assertion
 has field answer = assertBool (field <> " in " <> show (B.take 400 answer)) (B.isInfixOf (B.pack ("\r\n" <> field <> "\r\n")) answer)

@@ -158,7 +158,7 @@ exceptions program = testCase "what needs no password, and what gets no error pa
   writeFile (folder </> ".users") ""
   (_, out) <- outcome program [] ["serve", "--help"]
   mapM_ (contains (unwords (words out))) ["get the built-in text: 400, 414, 417, 431, 501 and 505", "redirects (--redirect), preflight requests (--cors-origin), /healthz, and /metrics"]
-  serving program folder ["--basic-auth", folder </> ".users", "--redirect", "/old=/new", "--error-page", "400=/error.html", "--error-page", "401=/error.html"] $ \port -> do
+  serving program folder ["--metrics", "loopback", "--basic-auth", folder </> ".users", "--redirect", "/old=/new", "--error-page", "400=/error.html", "--error-page", "401=/error.html"] $ \port -> do
     forM_ [("/old", 302), ("/healthz", 200), ("/metrics", 200)] $ \(path, code) -> get port path >>= (@?= code) . status
     get port "/" >>= answered 401 "page"
     refused <- exchange port (B.pack "GET / HTTP/1.1\r\nHost: a:b:c\r\n\r\n")

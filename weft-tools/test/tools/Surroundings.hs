@@ -93,7 +93,7 @@ tests program folder =
         needProgram "prlimit"
         let file = site </> "log.json"
             asks port = mapM_ (\i -> get port ("/?" <> i) >>= answered 200 "<p>home</p>")
-        started [] (proc "bash" ["-c", "trap '' XFSZ; ulimit -S -f 1; exec \"$@\"", "bash", program, "serve", site, "--port", "0", "--log", file, "--log-format", "json"]) $ \p -> do
+        started [] (proc "bash" ["-c", "trap '' XFSZ; ulimit -S -f 1; exec \"$@\"", "bash", program, "serve", site, "--port", "0", "--metrics", "loopback", "--log", file, "--log-format", "json"]) $ \p -> do
           port <- portOf p
           asks port (map show [1 .. 40 :: Int])
           hGetLine (errors p) >>= \line -> assertBool line ("lost: " `isInfixOf` line)
@@ -113,7 +113,7 @@ tests program folder =
           (length again, all whole again) @?= (3, True),
       testCase "a terminal that is dumb, or not known, gets no escape sequences" $ do
         needProgram "script"
-        weft program [] ["serve", folder, "--port", "0"] $ \p -> do
+        weft program [] ["serve", folder, "--port", "0", "--metrics", "loopback"] $ \p -> do
           port <- portOf p
           forM_ ["TERM=dumb", "-u TERM"] $ \kind -> do
             let line = "env " <> kind <> " " <> program <> " top http://127.0.0.1:" <> show port <> " --interval 0.1 --count 2"
@@ -132,7 +132,7 @@ tests program folder =
           assertBool (show out) (B.notElem '\ESC' out),
       testCase "a narrow window cuts the last line, too" $ do
         needProgram "script"
-        weft program [] ["serve", folder, "--port", "0"] $ \p -> do
+        weft program [] ["serve", folder, "--port", "0", "--metrics", "loopback"] $ \p -> do
           port <- portOf p
           let line = "stty rows 8 cols 10; TERM=xterm " <> program <> " top http://127.0.0.1:" <> show port <> " --interval 0.1 --count 1"
           started [] (proc "script" ["-qec", line, "/dev/null"]) $ \terminal -> do

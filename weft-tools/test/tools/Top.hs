@@ -131,7 +131,7 @@ tests program folder =
           mapM_ (contains out) ["p50 > 500 ms", "harmless_total"]
     ]
   where
-    serving port act = weft program [] ["serve", folder, "--port", show (port :: PortNumber)] (\p -> portOf p >>= act p)
+    serving port act = weft program [] ["serve", folder, "--port", show (port :: PortNumber), "--metrics", "loopback"] (\p -> portOf p >>= act p)
     page n =
       unlines
         [ "evil\ESC[31m_total " <> show n,

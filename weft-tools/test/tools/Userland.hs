@@ -52,7 +52,7 @@ tests program folder =
       testCase "the page of connections is for clients that may read /metrics, and does not exist without a stack" $ do
         out <- inNamespace program folder [] "serve; $W tcp connections http://10.9.0.2 || echo status $?"
         mapM_ (contains out) ["status 404", "status 1"]
-        kernels <- weft program [] ["serve", folder, "--port", "0"] (portOf >=> \port -> outcome program [] ["tcp", "connections", "http://127.0.0.1:" <> show port])
+        kernels <- weft program [] ["serve", folder, "--port", "0", "--metrics", "loopback"] (portOf >=> \port -> outcome program [] ["tcp", "connections", "http://127.0.0.1:" <> show port])
         fst kernels @?= ExitFailure 1,
       testGroup "replay" (replaying program folder),
       testCase "doctor" $ do

@@ -17,7 +17,7 @@ import Control.Monad (forM_, unless, void, when, (<=<))
 import Data.Bifunctor (first)
 import Data.List (intercalate)
 import qualified Data.Map.Strict as Map
-import Data.Maybe (isJust, isNothing, mapMaybe)
+import Data.Maybe (isJust, isNothing)
 import Data.String (fromString)
 import GHC.IO.Exception (IOException (ioe_description))
 import Network.Wai (Application)
@@ -26,20 +26,19 @@ import qualified Options.Applicative as Options
 import Options.Applicative.Help (stringChunk, unChunk, vcatChunks, vsepChunks)
 import System.Exit (ExitCode (..), exitSuccess, exitWith)
 import System.Posix.Process (exitImmediately)
-import System.Posix.Resource
 import System.Posix.Signals (Handler (Catch), Signal, installHandler, sigHUP, sigINT, sigTERM)
 import Weft.Backend (Choice (..), backendChoice, preferBackend)
 import Weft.Duration (seconds, toSeconds)
 import Weft.Http hiding (Settings)
 import qualified Weft.Http as Http
 import Weft.Socket (SockAddr (..), Socket)
-import Weft.Static (OpenFiles, newOpenFiles)
 import Weft.Timer (within)
 import Weft.Tls (replaceCertificates)
 import Weft.Tools.Manual (programVersion)
 import Weft.Tools.Serve.Arguments
 import Weft.Tools.Serve.Config
 import Weft.Tools.Serve.Cores
+import Weft.Tools.Serve.Descriptors
 import Weft.Tools.Serve.Files
 import Weft.Tools.Serve.Forwarded (trusted)
 import Weft.Tools.Serve.Listeners
@@ -48,7 +47,7 @@ import Weft.Tools.Serve.Settings
 import Weft.Tools.Serve.Site
 import Weft.Tools.Serve.Stack
 import Weft.Tools.Serve.Systemd
-import Weft.Tools.Serve.Values (overlap)
+import Weft.Tools.Serve.Values (Listen, overlap)
 import Weft.Watchdog (setWatchdog)
 
 -- | The subcommand. The argument is true if a shell asks for completions.
@@ -83,13 +82,16 @@ serve given = do
   (`catch` cannot) . withSite sources files $ \site ->
     withStackListeners (stack settings) (port settings) (limitSendBuffer (limits settings)) $ \transports st ->
       withMain settings inherited (serverOptions settings site tls bounded) {optionTransports = transports} (siteApplication site) $ \server addresses ->
-        withRedirecting settings (serverOptions settings site Nothing bounded) (siteRedirecting site (portIn addresses)) $ \redirecting -> do
-          siteListens site server
-          mapM_ (siteStack site) st
-          announce sources choice (not (null inherited)) addresses
-          forM_ (server : redirecting) (\s -> void (forkIO (try (waitServer s) >>= writeChan events . ListenerFailed . either Just (const Nothing))))
-          notify Ready
-          running (Process given values site tls (server : redirecting) events) settings
+        withRedirecting settings (serverOptions settings site Nothing bounded) (siteRedirecting site (portIn addresses)) $ \redirecting ->
+          withMetrics settings (serverOptions settings site Nothing bounded) (siteMetrics site) $ \measuring places -> do
+            let servers = server : redirecting <> measuring
+            siteListens site server
+            mapM_ (siteStack site) st
+            announce sources choice (not (null inherited)) addresses
+            unless (null places) (logInfo ("weft: metrics at " <> intercalate ", " (map metricsUrl places)))
+            forM_ servers (\s -> void (forkIO (try (waitServer s) >>= writeChan events . ListenerFailed . either Just (const Nothing))))
+            notify Ready
+            running (Process given values site tls servers events) settings
   where
     cannot e = refuse 1 (explained e)
     portIn addresses = case [fromIntegral p | Just p <- map portNumber addresses] of
@@ -122,7 +124,7 @@ engineSettings settings = (if http2 settings then id else setHTTP2Disabled) . an
 -- | Serve on the given sockets or, if there are none, on the addresses of the settings. The action gets the addresses.
 withMain :: Settings -> [Socket] -> Options -> Application -> (Server -> [SockAddr] -> IO a) -> IO a
 withMain settings inherited options app act
-  | null inherited && not (null (listens settings)) = withListeners (Wanted (listens settings) (httpsRedirect settings) (socketMode settings)) $ \sockets addresses ->
+  | null inherited && not (null (listens settings)) = withListeners (Wanted (listens settings) (httpsRedirect settings <> metricsListen settings) (socketMode settings)) $ \sockets addresses ->
     withServerWith options {optionListeners = sockets} http app (`act` addresses)
   | otherwise =
     (`catch` cannotListen) . withServerWith options {optionListeners = inherited} (setHost (fromString (host settings)) (setPort (port settings) http)) app $ \server ->
@@ -133,12 +135,20 @@ withMain settings inherited options app act
 
 -- | The servers that redirect clients to HTTPS, if the settings ask for them.
 withRedirecting :: Settings -> Options -> Application -> ([Server] -> IO a) -> IO a
-withRedirecting settings options app act
-  | null (httpsRedirect settings) = act []
-  | otherwise = withListeners (Wanted (httpsRedirect settings) (listens settings) (socketMode settings)) $ \sockets _ ->
-    withServerWith options {optionListeners = sockets, optionLimits = fewer <$> optionLimits options} (engineSettings settings) app (act . pure)
-  where
-    fewer given = given {limitConnections = redirectingConnections given}
+withRedirecting settings options app act =
+  withBeside settings (httpsRedirect settings) (listens settings <> metricsListen settings) (engineSettings settings) options {optionLimits = redirectingLimits <$> optionLimits options} app (\servers _ -> act servers)
+
+-- | The servers for the pages of metrics, if the settings ask for them, and their addresses. They have no proxies.
+withMetrics :: Settings -> Options -> Application -> ([Server] -> [SockAddr] -> IO a) -> IO a
+withMetrics settings options =
+  withBeside settings (metricsListen settings) (listens settings <> httpsRedirect settings) (engineSettings settings {proxyProtocol = ProxyProtocolNone}) options {optionLimits = metricsLimits <$> optionLimits options, optionProxy = Nothing}
+
+-- | A server on its own addresses, the first ones, beside the program's others. None without an address.
+withBeside :: Settings -> [Listen] -> [Listen] -> Http.Settings -> Options -> Application -> ([Server] -> [SockAddr] -> IO a) -> IO a
+withBeside settings own others http options app act
+  | null own = act [] []
+  | otherwise = withListeners (Wanted own others (socketMode settings)) $ \sockets addresses ->
+    withServerWith options {optionListeners = sockets} http app (\server -> act [server] addresses)
 
 -- | The parts of a running server.
 data Process = Process
@@ -214,7 +224,7 @@ inconsistent sources =
     [ ["no folder: give weft serve DIR, or 'folder' in the configuration file" | isNothing (folder settings), Map.null hosts],
       ["hosts." <> name <> ": no folder, and no redirect" | (name, s) <- Map.toList hosts, isNothing (folder s), null (redirects s)],
       ["--https-redirect needs a certificate, as there is no HTTPS without one: --certificate, --key" | null (certificatesOf sources), redirecting],
-      ["--https-redirect has an address of --listen" | or [overlap a b | a <- listens settings, b <- httpsRedirect settings]],
+      ["--" <> name <> " has an address of --" <> other | (name, own, other, others) <- besides, or [overlap a b | a <- own, b <- others]],
       ["--stack has one address, so --listen cannot be given as well" | stacked, not (null (listens settings))],
       ["--stack has an address, so --host cannot be given as well" | stacked, host settings /= host defaults],
       ["--https-redirect listens on the kernel's network, so it cannot be given with --stack" | stacked, redirecting],
@@ -226,6 +236,11 @@ inconsistent sources =
   where
     settings = sourcesMain sources
     hosts = sourcesHosts sources
+    besides =
+      [ ("https-redirect", httpsRedirect settings, "listen", listens settings),
+        ("metrics-listen", metricsListen settings, "listen", listens settings),
+        ("metrics-listen", metricsListen settings, "https-redirect", httpsRedirect settings)
+      ]
     redirecting = not (null (httpsRedirect settings))
     stacked = isJust (stack settings)
 
@@ -278,47 +293,6 @@ check sources = do
 
 -- Beginning --------------------------------------------------------------------------------
 
--- | Raise the limit on open descriptors as far as the system allows. Returns the limit, if there is one.
-raiseOpenFiles :: IO (Maybe Int)
-raiseOpenFiles = do
-  known <- getResourceLimit ResourceOpenFiles
-  setResourceLimit ResourceOpenFiles known {softLimit = hardLimit known} `catch` \e -> const (pure ()) (e :: IOException)
-  now <- softLimit <$> getResourceLimit ResourceOpenFiles
-  pure $ case now of
-    ResourceLimit n -> Just (fromInteger n)
-    _ -> Nothing
-
--- | Divide the descriptors: one in eight is for files that stay open, some are for listening sockets, folders and event
--- managers, and the limit on connections is lowered to what is left. Connections of a stack need no descriptors.
-withinDescriptors :: Sources -> Int -> IO (Maybe OpenFiles, Limits)
-withinDescriptors sources inherited = do
-  descriptors <- raiseOpenFiles
-  caps <- getNumCapabilities
-  case descriptors of
-    Nothing -> pure (Nothing, wanted)
-    Just n -> do
-      let own = 24 + 4 * caps + inherited + caps * length (listens settings <> httpsRedirect settings) + Map.size (sourcesHosts sources)
-          free = n - n `div` 8 - own
-          most = until (\c -> c <= 1 || socketsOf c <= free) (subtract 1) free
-      files <- newOpenFiles (max 4 (n `div` 8))
-      if usesKernel && (limitConnections wanted > most || limitConnections wanted <= 0)
-        then do
-          logWarning ("at most " <> show most <> " connections, for this process may have " <> show n <> " descriptors (ulimit -n)")
-          pure (Just files, wanted {limitConnections = most})
-        else pure (Just files, wanted)
-  where
-    settings = sourcesMain sources
-    wanted = limits settings
-    usesKernel = inherited > 0 || isNothing (stack settings)
-    -- With so many connections, those of the servers that redirect included.
-    socketsOf n = sum (mapMaybe mostSockets (given : [given {limitConnections = redirectingConnections given} | not (null (httpsRedirect settings))]))
-      where
-        given = wanted {limitConnections = n}
-
--- | The number of connections for the servers that redirect: an eighth of the limit.
-redirectingConnections :: Limits -> Int
-redirectingConnections given = if limitConnections given <= 0 then 0 else max 1 (limitConnections given `div` 8)
-
 -- | Print the addresses at which the server can be reached.
 announce :: Sources -> Choice -> Bool -> [SockAddr] -> IO ()
 announce sources choice inherited addresses = do
@@ -328,21 +302,30 @@ announce sources choice inherited addresses = do
       <> (" (" <> show n <> (if n == 1 then " core, " else " cores, ") <> choiceBackend choice <> ")")
   where
     settings = sourcesMain sources
-    scheme = if null (certificatesOf sources) then "http://" else "https://"
     url address = case address of
       SockAddrUnix file -> "unix:" <> file
-      _ -> scheme <> name address <> ":" <> digits address <> "/"
-    digits = reverse . takeWhile (/= ':') . reverse . show
+      _ -> scheme <> name address <> ":" <> portText address <> "/"
+    scheme = if null (certificatesOf sources) then "http://" else "https://"
     name address
-      | inherited || not (null (listens settings)) = case address of
-        SockAddrInet _ 0 -> "localhost"
-        SockAddrInet6 _ _ (0, 0, 0, 0) _ -> "localhost"
-        _ -> reverse (drop 1 (dropWhile (/= ':') (reverse (show address))))
-      | Just _ <- stack settings = reverse (drop 1 (dropWhile (/= ':') (reverse (show address))))
+      | inherited || not (null (listens settings)) || isJust (stack settings) = hostText address
       | otherwise = case host settings of
         '*' : _ -> "localhost"
         h | ':' `elem` h -> "[" <> h <> "]"
         h -> h
+
+-- | The page of metrics at an address.
+metricsUrl :: SockAddr -> String
+metricsUrl address = case address of
+  SockAddrUnix file -> "unix:" <> file
+  _ -> "http://" <> hostText address <> ":" <> portText address <> "/metrics"
+
+-- | The port of an address of TCP, and a host that reaches it.
+portText, hostText :: SockAddr -> String
+portText = reverse . takeWhile (/= ':') . reverse . show
+hostText address = case address of
+  SockAddrInet _ 0 -> "localhost"
+  SockAddrInet6 _ _ (0, 0, 0, 0) _ -> "localhost"
+  _ -> reverse (drop 1 (dropWhile (/= ':') (reverse (show address))))
 
 -- | Turn signals into events: the first SIGTERM or SIGINT, and each SIGHUP. A second SIGTERM or SIGINT ends the
 -- process.

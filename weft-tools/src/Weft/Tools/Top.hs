@@ -159,7 +159,7 @@ readPage trust target =
       response <- bracket (connectTo defaultTlsClientSettings {tlsTrust = trust} due target) disconnect $ \c -> exchange due c Keep (getRequest target ["Connection: close"])
       let text = T.decodeUtf8With T.lenientDecode (responseBody response)
           found = parseReading text
-      when (responseStatus response /= 200) . void . failed $ "status " <> T.pack (show (responseStatus response))
+      when (responseStatus response /= 200) . void . failed $ "status " <> T.pack (show (responseStatus response)) <> (if responseStatus response == 404 then "; weft serve has the page where --metrics-listen says" else "")
       when (null found) . void . failed $ "there are no metrics on that page"
       pure found
     whyNotRead e = case e of

@@ -79,6 +79,8 @@ data Settings = Settings
     logTo :: Maybe FilePath,
     logAs :: LogFormat,
     metrics :: Audience,
+    -- | Addresses with \/metrics and \/healthz only.
+    metricsListen :: [Listen],
     watchdog :: Maybe Duration,
     healthz :: Bool
   }
@@ -121,7 +123,8 @@ defaults =
       drain = seconds 10,
       logTo = Nothing,
       logAs = Combined,
-      metrics = Loopback,
+      metrics = Nobody,
+      metricsListen = [],
       watchdog = Nothing,
       healthz = True
     }
@@ -213,7 +216,7 @@ table =
       switch (\v s -> s {compress = v}),
     live What "cors-origin" (Many "ORIGIN") "Allow pages of this origin to read responses, as https://example.org; '*' means every origin" $
       several corsOrigin (\v s -> s {corsOrigins = v}),
-    live What "basic-auth" (Optional "FILE") "Require a name and a password from this file, which htpasswd -B creates (bcrypt), except for files below /.well-known/acme-challenge/, redirects (--redirect), preflight requests (--cors-origin), /healthz, and /metrics for those who may read it (--metrics). One password is checked at a time, for each client (an IPv6 client is its /64 network) in turn; a client with 8 that wait gets 429, and with 100 of all clients everybody gets 503. What was accepted is not checked again (none)" $
+    live What "basic-auth" (Optional "FILE") "Require a name and a password from this file, which htpasswd -B creates (bcrypt), except for files below /.well-known/acme-challenge/, redirects (--redirect), preflight requests (--cors-origin), /healthz, and /metrics for those who may read it (--metrics, --metrics-listen). One password is checked at a time, for each client (an IPv6 client is its /64 network) in turn; a client with 8 that wait gets 429, and with 100 of all clients everybody gets 503. What was accepted is not checked again (none)" $
       oneOrNone filled (\v s -> s {basicAuth = v}),
     live What "cache" (One "MB") "Memory for the contents of small files (64)" $
       one (range 0 1000000) (\v s -> s {cacheBytes = 1000000 * v}),
@@ -245,7 +248,9 @@ table =
       one filled (\v s -> s {logTo = Just v}),
     fixed Observation "log-format" (OneOf "FORMAT" (map fst formats)) "Format of the log: combined, as Apache and nginx write it, or json, one object a line, which has the host too. Both have the name of basic authentication that the client has sent, also if it was refused (combined)" $
       one (among formats) (\v s -> s {logAs = v}),
-    live Observation "metrics" (OneOf "WHO" (map fst audiences)) "Who may read /metrics, the page for Prometheus: nobody, loopback (this machine), proxied (also through a proxy on this machine) or everybody. A proxy that adds none of Forwarded, X-Forwarded-For and Via, as nginx does by default, is not recognised: choose nobody behind it (loopback)" $
+    fixed Observation "metrics-listen" (Many "ADDRESS") "Listen here for /metrics, the page for Prometheus, and /healthz only, without TLS and for whoever can connect: 127.0.0.1:9090, unix:/run/weft-metrics.sock" $
+      distinct " cannot both be listened on" overlap listenAddress (\v s -> s {metricsListen = v}),
+    live Observation "metrics" (OneOf "WHO" (map fst audiences)) "Who may read /metrics at the addresses of the site: nobody, loopback (this machine, not over a Unix socket), proxied (this machine and whoever comes through a proxy on it) or everybody. A proxy on this machine that adds none of Forwarded, X-Forwarded-For and Via, as nginx does by default, looks like this machine: with loopback its clients can read the page. --metrics-listen is for addresses that no proxy passes on (nobody)" $
       one (among audiences) (\v s -> s {metrics = v}),
     fixed Observation "watchdog" (One "SECONDS") "Report on standard error what occupies a core for longer than this, 0.001 or more (none)" $
       one (time 0.001) (\v s -> s {watchdog = Just v}),

@@ -10,6 +10,7 @@ module Weft.Tools.Serve.Site
     withSite,
     siteApplication,
     siteRedirecting,
+    siteMetrics,
     siteRefused,
     siteListens,
     siteStack,
@@ -29,13 +30,13 @@ import Data.Char (toLower)
 import Data.IORef
 import Data.List (isPrefixOf)
 import qualified Data.Map.Strict as Map
-import Network.HTTP.Types (mkStatus, serviceUnavailable503)
+import Network.HTTP.Types (mkStatus, notFound404, serviceUnavailable503)
 import Network.Wai (Application, Middleware, Request (..))
 import Weft.AccessLog
 import Weft.Exchange (observing)
 import Weft.Http hiding (Settings)
 import Weft.Prometheus
-import Weft.Socket (SockAddr)
+import Weft.Socket (SockAddr (..))
 import Weft.Static (OpenFiles)
 import Weft.Tcp (Stack)
 import Weft.Tools.Serve.BasicAuth (Checks, newChecks)
@@ -174,18 +175,33 @@ siteRedirecting site httpsPort = observed site (toHttps httpsPort (current site)
 
 -- | The pages @\/metrics@ and @\/healthz@. Requests for them are neither counted nor logged.
 pages :: Site -> Middleware
-pages site files = metricsPage seen (figures site) (connectionsPage seen (readIORef (siteTcp site)) (health files))
+pages site files = metricPages seen site (health files)
   where
     seen request = maySee request . metrics . liveSettings <$> readIORef (siteLive site)
     maySee request audience = case audience of
       Nobody -> False
-      Loopback -> fromLoopback request && proxyProtocol fixed == ProxyProtocolNone && not (throughProxy (trustedProxies fixed) request)
+      Loopback -> fromLoopback request && not (overUnixSocket request) && proxyProtocol fixed == ProxyProtocolNone && not (throughProxy (trustedProxies fixed) request)
       Proxied -> fromLoopback request
       Everybody -> True
+    -- Who connects to one is a proxy as a rule.
+    overUnixSocket request = case remoteHost request of
+      SockAddrUnix _ -> True
+      _ -> False
     fixed = siteFixed site
     health app request respond = do
       live <- readIORef (siteLive site)
-      (if healthz (liveSettings live) then healthPage (not <$> readIORef (siteDraining site)) app else app) request respond
+      (if healthz (liveSettings live) then siteHealth site app else app) request respond
+
+-- | The application of servers for these pages alone: everybody who can connect may read them.
+siteMetrics :: Site -> Application
+siteMetrics site = metricPages (const (pure True)) site (siteHealth site (\_ respond -> respond (plainText notFound404 [])))
+
+-- | The pages of metrics, for requests that may see them.
+metricPages :: (Request -> IO Bool) -> Site -> Middleware
+metricPages seen site = metricsPage seen (figures site) . connectionsPage seen (readIORef (siteTcp site))
+
+siteHealth :: Site -> Middleware
+siteHealth site = healthPage (not <$> readIORef (siteDraining site))
 
 -- | All metrics of the server.
 figures :: Site -> IO [Family]

@@ -115,7 +115,7 @@ connectionsCommand =
           <*> option positive (long "rows" <> metavar "N" <> value 40 <> showDefault <> help "Largest number of rows of a table; connections with most bytes come first")
       )
       ( progDesc "Show the connections of a server on a stack of its own: state, round-trip time, windows, bytes"
-          <> footer "The server must allow this client to read its metrics, as by weft serve --stack ... --metrics everybody. For connections of the kernel's stack use ss(8)."
+          <> footer "The server must allow this client to read its metrics, as by weft serve --stack ... --metrics-listen 127.0.0.1:9090. For connections of the kernel's stack use ss(8)."
           <> failureCode 2
       )
   where
