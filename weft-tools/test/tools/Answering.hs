@@ -60,6 +60,34 @@ pages program =
         refused <- exchange port (request "POST" "/" "close")
         status refused @?= 405
         has "X-One: 1" refused,
+      testCase "--header: what lets a file be kept is not added to errors and redirects, and what is for security is" . inFolder $ \folder -> do
+        let keep = "Cache-Control: max-age=31536000, immutable"
+            about = [keep, "Expires: Thu, 01 Jan 2099 00:00:00 GMT", "Content-Type: text/x-own", "Content-Disposition: inline", "Content-Language: de", "CDN-Cache-Control: max-age=60"]
+            always = ["Strict-Transport-Security: max-age=31536000", "X-Frame-Options: DENY", "Content-Security-Policy: default-src 'self'"]
+            options = concat [["--header", field] | field <- about <> always] <> ["--redirect", "/old=/new"]
+        writeFile (folder </> "text.txt") "0123456789"
+        -- One that is sent from the disk.
+        B.writeFile (folder </> "large.txt") (B.replicate 1000000 'x')
+        serving program folder options $ \port -> forM_ ["/text.txt", "/large.txt"] $ \file -> do
+          tag <- B.takeWhile (/= '\r') . snd . B.breakSubstring (B.pack "ETag: ") <$> exchange port (request "HEAD" file "close")
+          let ask fields path code = do
+                answer <- getWith fields port path
+                status answer @?= code
+                pure answer
+              known = "If-None-Match: " <> B.unpack (B.drop 6 tag)
+          forM_ [([], file, 200), (["Range: bytes=0-3"], file, 206), ([known], file, 304)] $ \(fields, path, code) -> do
+            answer <- ask fields path code
+            mapM_ (`has` answer) (keep : always)
+          forM_ [([], "/nothing", 404), ([], "/sub", 301), ([], "/old", 302), (["If-Match: \"other\""], file, 412), (["Range: bytes=9999999-"], file, 416)] $ \(fields, path, code) -> do
+            answer <- ask fields path code
+            mapM_ (`has` answer) always
+            mapM_ (`hasNot` answer) about
+          posted <- exchange port (request "POST" file "close")
+          status posted @?= 405
+          mapM_ (`hasNot` posted) about,
+      testCase "--header: a Cache-Control that forbids keeping is on every response" . inFolder $ \folder ->
+        forM_ ["no-store", "private, No-Cache"] $ \value -> serving program folder ["--header", "Cache-Control: " <> value] $ \port ->
+          forM_ ["/", "/nothing"] $ \path -> get port path >>= has ("Cache-Control: " <> value),
       testCase "--header replaces fields that a response has once, and adds to lists" . inFolder $ \folder -> serving program folder ["--header", "Content-Type: text/plain", "--header", "Server: mine", "--header", "Vary: Origin", "--compress"] $ \port -> do
         writeFile (folder </> "text.css") (replicate 2000 'x')
         page <- getWith ["Accept-Encoding: gzip"] port "/text.css"

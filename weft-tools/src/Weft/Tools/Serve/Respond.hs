@@ -21,21 +21,36 @@ where
 import Data.ByteString (ByteString)
 import qualified Data.ByteString.Char8 as B
 import qualified Data.ByteString.Lazy as L
+import qualified Data.CaseInsensitive as CI
 import Data.Char (isHexDigit)
 import Data.Maybe (isJust)
 import Network.HTTP.Types
-import Network.HTTP.Types.Header (hContentRange, hETag, hIfMatch, hIfNoneMatch, hIfUnmodifiedSince, hVary)
+import Network.HTTP.Types.Header (hContentLanguage, hContentRange, hETag, hIfMatch, hIfNoneMatch, hIfUnmodifiedSince, hVary)
 import Network.Wai
 import Weft.Static (encodeUrl)
 import Weft.Tools.Serve.Values (Redirect (..))
 
--- | Add header fields to every response. Those that may occur only once (RFC 9110, 5.3) replace the response's own.
+-- | Add header fields to responses: those that are about the file to responses with one (2xx and 304), all others, for
+-- example for security, to every response. Those that may occur only once (RFC 9110, 5.3) replace the response's own.
 withHeaders :: ResponseHeaders -> Middleware
 withHeaders [] app = app
-withHeaders fields app = \request respond -> app request (respond . mapResponseHeaders added)
+withHeaders fields app = \request respond -> app request $ \response ->
+  respond (mapResponseHeaders (added (if hasFile (responseStatus response) then fields else lasting)) response)
   where
-    added own = filter ((`notElem` replaced) . fst) own <> fields
-    replaced = filter (`elem` [hContentType, hCacheControl, hServer, "Access-Control-Allow-Origin"]) (map fst fields)
+    added new own = filter ((`notElem` replaced new) . fst) own <> new
+    replaced new = filter (`elem` [hContentType, hCacheControl, hServer, "Access-Control-Allow-Origin"]) (map fst new)
+    hasFile status = statusIsSuccessful status || status == notModified304
+    lasting = filter (not . aboutFile) fields
+
+-- | Whether a field is about the file of a response, and wrong in an error or a redirect: what kind of content it has, and
+-- that it may be kept, for a year perhaps. A @Cache-Control@ that forbids keeping is right everywhere.
+aboutFile :: Header -> Bool
+aboutFile (name, value)
+  | name `elem` [hCacheControl, "CDN-Cache-Control", "Surrogate-Control"] = not (any (`elem` ["no-store", "no-cache"]) (directives value))
+  | otherwise = name `elem` [hContentType, hContentLanguage, "Content-Disposition", "Expires"]
+  where
+    directives = map (CI.mk . B.dropWhileEnd blank . B.dropWhile blank) . B.split ','
+    blank c = c == ' ' || c == '\t'
 
 -- | Pages for responses with certain statuses, from the files of the site. Without a page the response stays as it was.
 withErrorPages :: [(Int, ByteString)] -> Application -> Middleware

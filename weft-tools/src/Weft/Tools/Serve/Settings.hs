@@ -204,7 +204,7 @@ table =
       several (fmap utf8 . fileName) (\v s -> s {index = v}),
     live What "listing" Switch "Show a listing of a folder without an index file" $
       switch (\v s -> s {listing = v}),
-    live What "header" (Many "FIELD") "Field to add to every response of the site, as 'Name: value'. Content-Type, Cache-Control, Server and Access-Control-Allow-Origin replace the server's own; fields that describe a file or the connection are refused" $
+    live What "header" (Many "FIELD") "Field to add to every response of the site, as 'Name: value'; to those with status 2xx and 304 only if it is about the file: Content-Type, Content-Language, Content-Disposition, Expires, and Cache-Control, CDN-Cache-Control and Surrogate-Control without no-store and no-cache. Content-Type, Cache-Control, Server and Access-Control-Allow-Origin replace the server's own; fields that describe a file or the connection are refused" $
       several headerField (\v s -> s {headers = v}),
     live What "error-page" (Many "STATUS=PATH") "Page to send with this status, 400 or higher, as 404=/404.html. Requests that are refused before a host is chosen get the built-in text: 400, 414, 417, 431, 501 and 505 for what is not valid HTTP or above a limit, 421 for a host that is not known, 429" $
       distinct " are for the same status" ((==) `on` fst) errorPage (\v s -> s {errorPages = v}),
