@@ -41,6 +41,7 @@ module Weft.Tls
     reloadTlsServer,
     replaceCertificates,
     withoutProtocol,
+    servedNames,
     tlsAccept,
     TlsServerSettings (..),
     defaultTlsServerSettings,
@@ -189,6 +190,12 @@ withoutProtocol :: ByteString -> TlsServer -> TlsServer
 withoutProtocol protocol server = server {serverSettings = settings {tlsProtocols = filter (/= protocol) (tlsProtocols settings)}}
   where
     settings = serverSettings server
+
+-- | The certificates that are loaded, in the order of the list, and for each the names of the DNS that it contains, in
+-- lower case. A name may have a wildcard for its leftmost label. A client that asks for a name gets the first certificate
+-- that contains it ('tlsCertificates').
+servedNames :: TlsServer -> IO [(CertificateSource, [String])]
+servedNames server = map (fmap servedBy) . loadedCredentials <$> readIORef (serverLoaded server)
 
 -- | Perform the handshake with a client. If it fails, this throws an 'IOError' and aborts the connection; the error
 -- satisfies 'isTimeout' if the handshake takes too long, names the peer's alert if it sent one, and is the connection's

@@ -9,6 +9,8 @@ module Operating
     warned,
     overUnix,
     until',
+    selfSigned,
+    homeOf,
     callSilently,
   )
 where

@@ -6,6 +6,7 @@ module Weft.Tls.Credentials
     loadAuthorities,
     authoritiesFrom,
     credentialFor,
+    servedBy,
   )
 where
 

@@ -33,7 +33,7 @@ import Weft.Http hiding (Settings)
 import qualified Weft.Http as Http
 import Weft.Socket (SockAddr (..), Socket)
 import Weft.Timer (within)
-import Weft.Tls (replaceCertificates)
+import Weft.Tls (replaceCertificates, servedNames)
 import Weft.Tools.Manual (programVersion)
 import Weft.Tools.Serve.Arguments
 import Weft.Tools.Serve.Config
@@ -75,7 +75,7 @@ serve given = do
     logInfo ("weft: " <> name <> " cannot be used (" <> why <> "); using " <> choiceBackend choice)
   tls <- loadCertificates sources `catch` cannot
   inherited <- inheritedSockets `catch` cannot
-  mapM_ logWarning =<< missingPages sources
+  warnOf sources tls
   (files, bounded) <- withinDescriptors sources (length inherited)
   events <- newChan
   onSignals events
@@ -264,7 +264,7 @@ reload process settings = do
         Right () -> do
           certificates (if secured sources then (`replaceCertificates` certificateSources sources) else reloadTlsServer)
           let fixed = unchangeable (processValues process) values <> ["certificate" | secured sources /= isJust (processTls process)]
-          mapM_ logWarning =<< missingPages sources
+          warnOf sources (processTls process)
           unless (null fixed) (logWarning ("a restart is needed to change " <> unwords fixed))
           logInfo "weft: reloaded"
           pure (sourcesMain sources)
@@ -275,6 +275,12 @@ reload process settings = do
     certificates load' = mapM_ (mapM_ (kept "a certificate") <=< load') (processTls process)
     -- HTTPS is switched on or off by a restart only.
     secured = not . null . certificatesOf
+
+-- | Warn of mistakes with which the server can serve.
+warnOf :: Sources -> Maybe TlsServer -> IO ()
+warnOf sources tls = do
+  mapM_ logWarning =<< missingPages sources
+  forM_ tls $ \server -> servedNames server >>= mapM_ logWarning . unusedCertificates sources
 
 -- | The names of the settings that differ and need a restart. A host that there is no more, or was not before, has no
 -- values.

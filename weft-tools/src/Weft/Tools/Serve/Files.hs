@@ -8,6 +8,7 @@ module Weft.Tools.Serve.Files
     certificatesOf,
     certificateSources,
     loadCertificates,
+    unusedCertificates,
     faultsOf,
     missingPages,
   )
@@ -16,9 +17,9 @@ where
 import Control.Exception (IOException, catch, try)
 import Control.Monad (filterM)
 import Data.ByteString (ByteString)
-import Data.Either (lefts)
+import Data.Either (lefts, rights)
 import Data.IORef
-import Data.List (nub, (\\))
+import Data.List (intercalate, isSuffixOf, nub, (\\))
 import qualified Data.Map.Strict as Map
 import Data.Maybe (mapMaybe, maybeToList)
 import Data.String (fromString)
@@ -30,7 +31,7 @@ import System.FilePath (takeDirectory)
 import System.Posix.Files (fileAccess)
 import Weft.Http (limitHeadTime)
 import Weft.Static (StaticSettings (..), defaultStaticSettings, staticApp, withStatic)
-import Weft.Tls (CertificateSource (..), TlsServer, TlsServerSettings (..), defaultTlsServerSettings, newTlsServer)
+import Weft.Tls (CertificateSource (..), TlsServer, TlsServerSettings (..), defaultTlsServerSettings, newTlsServer, servedNames)
 import Weft.Tools.Serve.BasicAuth (readPasswords)
 import Weft.Tools.Serve.Messages
 import Weft.Tools.Serve.Respond (requesting)
@@ -86,13 +87,43 @@ faultsOf sources =
     <$> sequence
       [ lefts <$> mapM folderExists (foldersOf sources),
         failures readPasswords (nub (mapMaybe basicAuth (allOf sources))),
-        failures (\(chain, secret) -> newTlsServer defaultTlsServerSettings {tlsCertificates = [CertificateFiles chain secret]}) (certificatesOf sources),
+        certificateFaults,
         concat <$> mapM logFaults (maybeToList (logTo (sourcesMain sources))),
         missingPages sources
       ]
   where
     failures :: (a -> IO b) -> [a] -> IO [String]
     failures act = fmap (map explained . lefts) . mapM (try . act)
+    certificateFaults = do
+      loaded <- mapM (\source -> try (newTlsServer defaultTlsServerSettings {tlsCertificates = [source]})) (certificateSources sources)
+      named <- concat <$> mapM servedNames (rights loaded)
+      pure (map explained (lefts loaded) <> unusedCertificates sources named)
+
+-- | The hosts whose own certificate no client gets, since it is for other names or an earlier certificate is for the same
+-- one, given the names of those that could be loaded. A client that connects to an address sends no name (RFC 6066, 3),
+-- so hosts that are addresses are not looked at.
+unusedCertificates :: Sources -> [(CertificateSource, [String])] -> [String]
+unusedCertificates sources named =
+  [ "hosts." <> name <> ": clients do not get its certificate " <> chain <> why
+    | (name, s) <- Map.toList (sourcesHosts sources),
+      (Just chain, Just secret) <- [(certificate s, key s)],
+      Just names <- [lookup (CertificateFiles chain secret) named],
+      not (isAddress name),
+      Just why <- [wrong name names (CertificateFiles chain secret)]
+  ]
+  where
+    wrong name names own
+      | not (any (`covers` name) names) = Just (", which is not for this name" <> (if null names then " or any other" else " but for " <> intercalate ", " names))
+      | '*' : _ <- name = Nothing
+      | otherwise = case [source | (source, others) <- named, any (`covers` name) others] of
+        other@(CertificateFiles earlier _) : _ | other /= own -> Just (": they get " <> earlier <> ", which is for this name too and comes first")
+        _ -> Nothing
+    -- The certificate's name may have a wildcard for the leftmost label; the host's stands for all names below.
+    covers known name
+      | '*' : below <- name = below `isSuffixOf` known
+      | '*' : below <- known = dropWhile (/= '.') name == below && take 1 name /= "."
+      | otherwise = known == name
+    isAddress name = take 1 name == "[" || all (`elem` ("0123456789." :: String)) name
 
 logFaults :: FilePath -> IO [String]
 logFaults "-" = pure []

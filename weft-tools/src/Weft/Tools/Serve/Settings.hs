@@ -182,7 +182,7 @@ table =
       one stackFrom (\v s -> s {stack = Just v}),
     fixed Where "listen" (Many "ADDRESS") "Address to listen on, instead of --host and --port, which cannot be given as well: 192.0.2.1:80, [2001:db8::1]:80, :80 for every address, unix:/run/weft.sock. [::]:80 means every IPv4 address too, unless an IPv4 address with this port is given as well, as 0.0.0.0:80" $
       distinct " cannot both be listened on" overlap listenAddress (\v s -> s {listens = v}),
-    fixed Where "https-redirect" (Many "ADDRESS") "Also listen here without TLS, and redirect all requests to HTTPS, except those below /.well-known/acme-challenge/" $
+    fixed Where "https-redirect" (Many "ADDRESS") "Also listen here without TLS, and redirect all requests to HTTPS, except those below /.well-known/acme-challenge/. Requests for a host that is not known get 421" $
       distinct " cannot both be listened on" overlap listenAddress (\v s -> s {httpsRedirect = v}),
     fixed Where "socket-mode" (One "MODE") "Permissions of Unix sockets, in octal: users who may write to a socket and enter its folder may connect to it. With 660 these are the user and the group of the server. Sockets of systemd keep theirs (666)" $
       one fileMode (\v s -> s {socketMode = v}),

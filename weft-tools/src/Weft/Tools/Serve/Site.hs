@@ -30,6 +30,7 @@ import Data.Char (toLower)
 import Data.IORef
 import Data.List (isPrefixOf)
 import qualified Data.Map.Strict as Map
+import Data.Maybe (isJust)
 import Network.HTTP.Types (mkStatus, notFound404, serviceUnavailable503)
 import Network.Wai (Application, Middleware, Request (..))
 import Weft.AccessLog
@@ -169,9 +170,12 @@ observed site app = maybe counted logged (siteLog site)
     logged accessLog = observing (countBegin counters) (both accessLog) app
     both accessLog request exchange = countExchange counters request exchange >> logExchange accessLog request exchange
 
--- | The application of servers that redirect all requests to HTTPS on a port.
+-- | The application of servers that redirect all requests to HTTPS on a port. One for a name that no host has gets 421,
+-- as over HTTPS (RFC 9110, 15.5.20): a redirect would send a client to whatever name a request has.
 siteRedirecting :: Site -> Int -> Application
-siteRedirecting site httpsPort = observed site (toHttps httpsPort (current site))
+siteRedirecting site httpsPort = observed site $ \request respond -> do
+  live <- readIORef (siteLive site)
+  (if isJust (hostFor live request) then toHttps httpsPort (current site) else current site) request respond
 
 -- | The pages @\/metrics@ and @\/healthz@. Requests for them are neither counted nor logged.
 pages :: Site -> Middleware
