@@ -11,6 +11,7 @@ module Weft.OpenFlow.Message
 
     -- * Packets
     PacketIn (..),
+    packetIsKept,
     PacketOut (..),
     reasonNoMatch,
     reasonAction,
@@ -47,6 +48,7 @@ where
 
 import Data.Bits (testBit, (.&.))
 import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
 import Data.ByteString.Short (ShortByteString)
 import Data.Word (Word16, Word32, Word64, Word8)
 import Weft.OpenFlow.Match
@@ -149,10 +151,16 @@ data PacketIn = PacketIn
     packetInCookie :: !Word64,
     -- | The match fields that the switch sent with it, without the input port (1.3).
     packetInFields :: [Field],
-    -- | The packet or its first bytes: a slice of the received string, which it keeps alive.
+    -- | The packet or its first bytes: a slice of the received string, which it keeps alive. See 'packetIsKept'.
     packetInData :: !ByteString
   }
   deriving (Eq, Show)
+
+-- | Whether the switch or this message has the whole packet: it is in a buffer, or the data has its whole length.
+-- Otherwise the switch has sent the first bytes and forgotten the rest, and the packet cannot be sent on (1.3.5, 7.4.1).
+packetIsKept :: PacketIn -> Bool
+packetIsKept p = packetInBuffer p /= noBuffer || B.length (packetInData p) >= fromIntegral (packetInTotal p)
+{-# INLINE packetIsKept #-}
 
 -- | No flow matched; in 1.3 the table-miss flow did.
 reasonNoMatch :: Word8

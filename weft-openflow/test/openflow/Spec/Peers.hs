@@ -45,7 +45,7 @@ tests =
     "peers"
     [ testGroup "negotiation" (map negotiated negotiations),
       testGroup "answers" [answersOneByteSegments, manyAtOnce, oneTurn, sameSwitchTwice, inTurn],
-      testGroup "faults" (map faulty faults ++ [unknownType, portlessPacket, manyFaults, brokenApplication, fuzzed]),
+      testGroup "faults" (map faulty faults ++ [unknownType, portlessPacket, truncatedPacket V10, truncatedPacket V13, manyFaults, brokenApplication, fuzzed]),
       testGroup "peers that stop" [silent, echoes, slowHandshake, readsNothing, postsToDeaf, killedSenders, departure, hostsOfBatch, hostAge]
     ]
 
@@ -234,6 +234,46 @@ portlessPacket = testCase "a PACKET_IN without an input port is reported and dro
     go
     found <- readIORef problems
     map fst found @?= [DatapathId 1, DatapathId 1]
+
+-- | OpenFlow 1.3.5, 7.4.1: a switch may send a part of a packet, and buffer the packet or not. What is not buffered is
+-- lost, and its first bytes are no packet: they are not sent on, whether the destination is unknown, known, or all hosts.
+-- The switch is told again to send whole packets.
+truncatedPacket :: Version -> TestTree
+truncatedPacket version = testCase (show version <> ": a packet of which only the first bytes are left is not sent on") $ do
+  incidents <- newIORef []
+  withTestController plain {settingsOnIncident = \case { PacketTruncated _ n total -> atomicModifyIORef' incidents (\is -> ((n, total) : is, ())); _ -> pure () }} $ \c address -> withPeer address $ \p -> do
+    switchHandshake c version 1 p
+    void (expect "the configuration" (\case SetConfig _ -> Just (); _ -> Nothing) p)
+    let frame to from size = B.pack (mac to ++ mac from ++ [8, 0]) <> B.replicate (size - 14) 0
+        mac n = if n == 255 then replicate 6 255 else [2, 0, 0, 0, 0, n]
+        report buffer port total bytes = sendMessageOf version 7 (PacketInMessage (PacketIn buffer total (PortNo port) reasonNoMatch 0 0 [] bytes)) p
+        answers = do
+          sendMessageOf version 8 (EchoRequest "behind") p
+          let go found =
+                nextFrom p >>= \case
+                  Just (_, EchoReply "behind") -> pure (reverse found)
+                  Just (_, m) -> go (m : found)
+                  Nothing -> assertFailure "the connection ended"
+          go []
+        sentOn found = [packetOutData o | PacketOutMessage o <- found]
+    forM_ [9, 255] $ \to -> do
+      report noBuffer 1 1514 (frame to 1 64)
+      found <- answers
+      sentOn found @?= []
+      when (to == 9) ([config | SetConfig config <- found] @?= [SwitchConfig 0 0xffff])
+    -- Its sender is known nevertheless.
+    report noBuffer 2 60 (frame 1 2 60)
+    found <- answers
+    [flowInstructions f | FlowModMessage f <- found, flowCommand f == FlowAdd, flowPriority f > 0] @?= [[ApplyActions [output (PortNo 1)]]]
+    sentOn found @?= [frame 1 2 60]
+    -- A flow is installed for the packets that follow.
+    report noBuffer 1 1514 (frame 2 1 64)
+    known <- answers
+    (sentOn known, length [() | FlowModMessage f <- known, flowCommand f == FlowAdd, flowPriority f > 0]) @?= ([], 1)
+    report (BufferId 77) 1 1514 (frame 255 1 64)
+    buffered <- answers
+    [(packetOutBuffer o, packetOutData o) | PacketOutMessage o <- buffered] @?= [(BufferId 77, "")]
+    readIORef incidents >>= (@?= replicate 3 (64, 1514))
 
 unknownType :: TestTree
 unknownType = testCase "an unknown type draws an ERROR and the connection goes on" $ do

@@ -173,6 +173,7 @@ logLine incident = case incident of
   SwitchError d kind code -> switchNamed d <> " sent ERROR, type " <> show kind <> ", code " <> show code
   RoleRefused d why -> switchNamed d <> " does not have this controller in its role: " <> why
   Misunderstood d why -> switchNamed d <> " sent a message that is not valid: " <> why
+  PacketTruncated d n total -> switchNamed d <> " reported the first " <> show n <> " of " <> show total <> " bytes of a packet and kept no buffer; it is lost"
   Unencodable d message -> switchNamed d <> " has a version of OpenFlow without this message: " <> message
   Failed e -> "a thread of the controller failed: " <> displayException e
   IncidentsOmitted d n -> "not logged: " <> show n <> " more events of a second" <> maybe "" ((", of " <>) . switchNamed) d

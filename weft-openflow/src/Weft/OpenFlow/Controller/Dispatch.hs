@@ -10,6 +10,7 @@ where
 import Control.Concurrent.MVar
 import Control.Monad (forM_, unless, void, when)
 import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
 import Data.IORef
 import qualified Data.Map.Strict as Map
 import Data.Maybe (fromMaybe)
@@ -44,12 +45,25 @@ handleMessage c s context out h bytes
       Continue <$ count out CountFault
     Right p -> do
       count out CountPacket
+      unless (packetIsKept p) (truncated c s context out p)
       Continue <$ handlePacket c s context out (headerXid h) p
   | otherwise = case decodeBody version (headerType h) bytes of
     Left problem -> misunderstood c s context out h bytes problem
     Right message -> Continue <$ (noteHosts c s >> handleOther c s context out h message)
   where
     version = sessionVersion s
+
+-- | The rest of this packet is lost. Applications may still learn from its first bytes. If it is one without a flow, the
+-- switch is told again to send whole packets.
+truncated :: Controller -> Session -> Context -> Out -> PacketIn -> IO ()
+truncated c s context out p = do
+  report c (PacketTruncated (contextSwitch context) (B.length (packetInData p)) (fromIntegral (packetInTotal p)))
+  active <- readIORef (sessionActive s)
+  when (active && packetInReason p == reasonNoMatch) (restoreReporting c s (contextTime context) (written s out))
+
+-- | Append a message that every version has.
+written :: Session -> Out -> Xid -> Message -> IO ()
+written s out xid = void . writeMessage out (sessionVersion s) xid
 
 misunderstood :: Controller -> Session -> Context -> Out -> Header -> ByteString -> Problem -> IO Verdict
 misunderstood c s context out h bytes problem = do
@@ -139,7 +153,7 @@ handleOther c s context out h message = case message of
   FlowRemovedMessage r
     | removedCookie r == tableMissCookie && sessionVersion s == V13 -> do
       active <- readIORef (sessionActive s)
-      when active (restoreTableMiss c s (contextTime context) (void (writeMessage out V13 (replyXid (headerXid h)) tableMissFlow)))
+      when active (restoreReporting c s (contextTime context) (written s out))
     | otherwise -> deliverHere (headerXid h) (FlowGone r)
   StatsReplyMessage more reply -> do
     asked <- answered s h more reply

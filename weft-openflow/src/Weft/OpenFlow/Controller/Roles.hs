@@ -30,7 +30,7 @@ module Weft.OpenFlow.Controller.Roles
     configure,
     tableMissFlow,
     tableMissCookie,
-    restoreTableMiss,
+    restoreReporting,
   )
 where
 
@@ -179,14 +179,18 @@ takenOver c s = do
   where
     features = sessionFeatures s
 
--- | Ask for whole packets, and install the table-miss flow of 1.3.
+-- | Let the switch report packets.
 configure :: Session -> IO ()
-configure s = do
-  void (postMessage s 5 (SetConfig (SwitchConfig 0 0xffff)))
-  when (sessionVersion s == V13) (void (postMessage s 6 tableMissFlow))
+configure s = mapM_ (uncurry (postMessage s)) (reporting (sessionVersion s))
+
+-- | The messages by which a switch reports packets, with their transaction IDs: whole ones, and in 1.3 the table-miss
+-- flow. The length 0xffff is @OFPCML_NO_BUFFER@ in 1.3 (7.3.2). In 1.0 the switch may keep the packet in a buffer, and
+-- otherwise sends at most that many bytes, which is all of it (1.0.1, 5.3.2).
+reporting :: Version -> [(Xid, Message)]
+reporting version = (5, SetConfig (SwitchConfig 0 0xffff)) : [(6, tableMissFlow) | version == V13]
 
 -- | The flow for packets that match no other flow: without it a switch of 1.3 drops them (1.3.5, 5.4). If another program
--- deletes it, the switch reports that, and it is installed again ('restoreTableMiss').
+-- deletes it, the switch reports that, and it is installed again ('restoreReporting').
 tableMissFlow :: Message
 tableMissFlow =
   FlowModMessage
@@ -201,19 +205,21 @@ tableMissFlow =
 tableMissCookie :: Word64
 tableMissCookie = 0x5745465400000000
 
--- | Install the table-miss flow again after its removal: now, by the given action, or a second after it was last
--- installed so. The bound is for a switch that reports a removal when it replaces a flow, as the installation does, and
--- for another program that removes the flow whenever it is there.
-restoreTableMiss :: Controller -> Session -> Millis -> IO () -> IO ()
-restoreTableMiss c s time install = do
+-- | Another program has changed how the switch reports packets: it has removed the table-miss flow, or replaced it or the
+-- configuration by one for the first bytes only. Set both again: now, by an action that sends one message, or a second
+-- after this was last done. The bound is for a switch that reports a removal when it replaces a flow, as the
+-- installation does, for another program that insists, and for a switch that never sends whole packets.
+restoreReporting :: Controller -> Session -> Millis -> (Xid -> Message -> IO ()) -> IO ()
+restoreReporting c s time send = do
   before <- readIORef (sessionTableMiss s)
   let next = before + interval
-      plan = schedule (milliseconds (fromIntegral (next - time))) (void (sendTo c s 6 tableMissFlow))
+      plan = schedule (milliseconds (fromIntegral (next - time))) (mapM_ (uncurry (sendTo c s)) messages)
   case () of
     _
-      | time >= next -> writeIORef (sessionTableMiss s) time >> install
+      | time >= next -> writeIORef (sessionTableMiss s) time >> mapM_ (uncurry send) messages
       | time >= before -> (writeIORef (sessionTableMiss s) $! next) >> void plan
-      -- It is going to be installed.
+      -- They are going to be sent.
       | otherwise -> pure ()
   where
+    messages = reporting (sessionVersion s)
     interval = 1000

@@ -119,6 +119,8 @@ data Incident
     RoleRefused DatapathId String
   | -- | A message could not be decoded: the reason.
     Misunderstood DatapathId String
+  | -- | A switch reported a packet, of which only the first bytes are left: their number, and the packet's length.
+    PacketTruncated DatapathId Int Int
   | -- | A message of an application has no encoding in the switch's version: the kind of message.
     Unencodable DatapathId String
   | -- | A thread of the controller failed.
@@ -195,6 +197,7 @@ report c incident = do
       SwitchError d _ _ -> OfSwitch d
       RoleRefused d _ -> OfSwitch d
       Misunderstood d _ -> OfSwitch d
+      PacketTruncated d _ _ -> OfSwitch d
       Unencodable d _ -> OfSwitch d
       Failed _ -> OfController
       IncidentsOmitted d _ -> maybe OfController OfSwitch d
