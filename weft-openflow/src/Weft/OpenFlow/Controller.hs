@@ -48,8 +48,8 @@ where
 import Control.Applicative ((<|>))
 import Control.Concurrent (killThread)
 import Control.Concurrent.MVar
-import Control.Exception (bracket, bracket_, finally)
-import Control.Monad (foldM, forM_, forever, unless, void)
+import Control.Exception (bracket, finally)
+import Control.Monad (forM_, forever, unless, void)
 import Data.IORef
 import qualified Data.Map.Strict as Map
 import Data.Maybe (fromMaybe, isJust)
@@ -59,6 +59,7 @@ import Weft.OpenFlow.App
 import Weft.OpenFlow.Controller.Connection
 import Weft.OpenFlow.Controller.Discovery
 import Weft.OpenFlow.Controller.Reports (incidentsTotal, noReports)
+import Weft.OpenFlow.Controller.Requests
 import Weft.OpenFlow.Controller.SendQueue (sendQueueConnection)
 import Weft.OpenFlow.Controller.Types
 import Weft.OpenFlow.Lldp (newLldpKey)
@@ -66,7 +67,7 @@ import Weft.OpenFlow.Message
 import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
 import Weft.Socket (Server, ServerSettings (..), SockAddr, Socket, waitServer, withServer)
-import Weft.Timer (sleep, within)
+import Weft.Timer (sleep)
 import Weft.Transport
 
 -- Running ---------------------------------------------------------------------------------
@@ -153,46 +154,12 @@ controllerIncidents c = incidentsTotal <$> readIORef (controllerReports c)
 -- Statistics ------------------------------------------------------------------------------
 
 -- | Request statistics from a switch, and wait at most 5 seconds for all parts of the reply. A switch of 1.0 is asked
--- only by its master.
+-- only by its master. If the same is being requested from this switch, the request is sent after that (which takes at most
+-- 5 seconds more), and shared by all threads that have asked meanwhile.
 askSwitch :: Controller -> DatapathId -> StatsRequest -> IO (Either RequestFailure [StatsReply])
 askSwitch c d request = do
   found <- Map.lookup d <$> readIORef (controllerSessions c)
-  maybe (pure (Left NotConnected)) (\s -> ask c s request) found
-
-ask :: Controller -> Session -> StatsRequest -> IO (Either RequestFailure [StatsReply])
-ask c s request = awaitReply c s [StatsRequestMessage request] (\parts -> not (null parts) && all (answers request) parts)
-
--- | Send messages, and wait at most 5 seconds for a reply to the last one or an ERROR for any of them. The predicate
--- accepts the parts of a reply with statistics; the reply to a barrier has none.
-awaitReply :: Controller -> Session -> [Message] -> ([StatsReply] -> Bool) -> IO (Either RequestFailure [StatsReply])
-awaitReply c s messages expected = do
-  numbered <- mapM (\message -> (\xid -> (xid, message)) <$> nextXid s) messages
-  var <- newEmptyMVar
-  let asking = Map.fromList [(xid, Asking 0 [] var) | (xid, _) <- numbered]
-      change f = atomicModifyIORef' (sessionAsking s) (\m -> (f m, ()))
-      sendNext before (xid, message) = either (pure . Left) (\() -> sendTo c s xid message) before
-  bracket_ (change (Map.union asking)) (change (`Map.difference` asking)) $ do
-    -- Requests that are pending when a session leaves are completed. It may have left before this one was added.
-    now <- Map.lookup (featuresDatapath (sessionFeatures s)) <$> readIORef (controllerSessions c)
-    if fmap sessionNumber now /= Just (sessionNumber s)
-      then pure (Left NotConnected)
-      else do
-        sent <- foldM sendNext (Right ()) numbered
-        case sent of
-          Left why -> pure (Left why)
-          Right () -> maybe (Left NoReply) (maybe (Left NotConnected) (>>= checked)) <$> within (seconds 5) (takeMVar var)
-  where
-    checked parts = if expected parts then Right parts else Left OtherReply
-
--- | Whether a reply has the statistics that were requested.
-answers :: StatsRequest -> StatsReply -> Bool
-answers request reply = case (request, reply) of
-  (DescRequest, DescReply _) -> True
-  (FlowStatsRequest _, FlowStatsReply _) -> True
-  (TableStatsRequest, TableStatsReply _) -> True
-  (PortStatsRequest _, PortStatsReply _) -> True
-  (PortDescRequest, PortDescReply _) -> True
-  _ -> False
+  maybe (pure (Left NotConnected)) (\s -> askShared c s request) found
 
 -- | Request the port counters of all switches that have replied to the last request, without waiting. Of a switch, as
 -- many ports are kept as in the topology.
@@ -203,7 +170,7 @@ pollPorts c = readIORef (controllerSessions c) >>= mapM_ poll
       waiting <- readIORef (sessionPolled s)
       unless waiting $ do
         writeIORef (sessionPolled s) True
-        void (spawn c "weft openflow counters" ((ask c s (PortStatsRequest portAny) >>= record s) `finally` writeIORef (sessionPolled s) False))
+        void (spawn c "weft openflow counters" ((askShared c s (PortStatsRequest portAny) >>= record s) `finally` writeIORef (sessionPolled s) False))
     record s replies = do
       time <- currentMillis
       let new = Map.fromList (take most [(portStatsPort p, [(time, p)]) | Right parts <- [replies], PortStatsReply ps <- parts, p <- ps])
@@ -252,7 +219,7 @@ sendMessage c d message = do
 sendConfirmed :: Controller -> DatapathId -> [Message] -> IO (Either RequestFailure ())
 sendConfirmed c d messages = do
   found <- Map.lookup d <$> readIORef (controllerSessions c)
-  maybe (pure (Left NotConnected)) (\s -> void <$> awaitReply c s (messages <> [BarrierRequest]) null) found
+  maybe (pure (Left NotConnected)) (\s -> awaitReply c s (seconds 5) (messages <> [BarrierRequest])) found
 
 -- | Set this controller's role at a switch, with the generation ID of the election; see 'settingsRole'.
 setRole :: Controller -> DatapathId -> Role -> Word64 -> IO ()

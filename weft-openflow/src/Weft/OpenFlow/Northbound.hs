@@ -196,6 +196,7 @@ unanswered why = case why of
   NotConnected -> failed status503 "the switch has disconnected"
   NotMaster -> failed status409 "this controller is a slave of the switch, or its role is not known yet; send the request to the master"
   NotInVersion -> failed status400 "the switch's version of OpenFlow has no such flow"
+  TooManyRequests -> failed status503 "too many requests are under way at this switch"
   NoReply -> failed status504 "the switch did not answer"
   RepliedError t code -> failed status502 ("the switch answered ERROR, type " <> number t <> ", code " <> number code)
   ReplyTooLong -> failed status502 "the switch's answer is longer than 16 MiB"

@@ -3,16 +3,17 @@
 
 -- |
 -- Busy switches, which send packets before they know that a controller has asked for their features; ERROR messages
--- that cannot be understood; transaction IDs; and addresses of switches.
+-- that cannot be understood; transaction IDs; connections that claim another one's datapath ID; and addresses of switches.
 module Spec.Handshake (tests) where
 
-import Control.Concurrent.Async (wait, withAsync)
+import Control.Concurrent.Async (poll, wait, withAsync)
 import Control.Exception (IOException, try)
-import Control.Monad (forM_, replicateM_)
+import Control.Monad (forM_, replicateM_, void)
 import qualified Data.ByteString as B
 import Data.IORef
 import Data.List (isInfixOf, isPrefixOf)
 import qualified Data.Map.Strict as Map
+import Data.Maybe (isJust)
 import Peer
 import Spec.Peers (encoded, plain)
 import Test.Tasty
@@ -33,8 +34,65 @@ tests =
     [ testGroup "a busy switch" [test version | test <- [busy, alwaysBusy], version <- [V10, V13]],
       testGroup "an ERROR is not answered by another" (concat [[malformed version, otherVersion version, early version, first version] | version <- [V10, V13]]),
       testGroup "transaction IDs" (map ownNumbers [V10, V13]),
+      testGroup "a claimed datapath ID" [claimed, claimedOfSilent, claimedByMany],
       mappedAddress
     ]
+
+-- | The handshake of a switch with the datapath ID 1, up to FEATURES_REPLY.
+claim :: Peer -> IO ()
+claim p = do
+  sendMessageOf V13 1 (Hello []) p
+  xid <- featuresAsked p
+  sendBytes p (features V13 xid)
+
+-- | Answer echo requests until the connection ends. The action to run at each echo request.
+answering :: Peer -> IO () -> IO ()
+answering p noted =
+  nextFrom p >>= \case
+    Just (h, EchoRequest s) -> noted >> sendMessageOf V13 (headerXid h) (EchoReply s) p >> answering p noted
+    Just _ -> answering p noted
+    Nothing -> pure ()
+
+claimed :: TestTree
+claimed = testCase "does not take the place of a connection that answers" $ do
+  incidents <- newIORef []
+  withTestController patientClaims {settingsOnIncident = \i -> atomicModifyIORef' incidents (\is -> (i : is, ()))} $ \c address -> do
+    withPeer address $ \p -> do
+      switchHandshake c V13 1 p
+      withAsync (answering p (pure ())) $ \switch -> do
+        forM_ [1 .. 30 :: Int] $ \_ -> withPeer address $ \other -> claim other >> ended other
+        poll switch >>= maybe (pure ()) (const (assertFailure "the switch was cut off"))
+        controllerIncidents c >>= (@?= 30)
+        found <- readIORef incidents
+        assertBool (show found) (and ["answers" `isInfixOf` why | ConnectionEnded _ _ why <- found])
+        length [() | Connected _ <- found] @?= 1
+    -- It has gone.
+    withPeer address $ \other -> claim other >> void (expect "the request for the ports" (\m -> if m == StatsRequestMessage PortDescRequest then Just () else Nothing) other)
+
+-- | No switch needs this long for an echo, however busy the machine is.
+patientClaims :: Settings
+patientClaims = plain {settingsTakeover = seconds 60}
+
+claimedOfSilent :: TestTree
+claimedOfSilent = testCase "is given to the newcomer if the connection does not answer in time" . withTestController plain {settingsTakeover = milliseconds 300} $ \c address ->
+  withPeer address $ \old -> withPeer address $ \new -> do
+    switchHandshake c V13 1 old
+    claim new
+    _ <- expect "an echo request" (\case EchoRequest _ -> Just (); _ -> Nothing) old
+    ended old
+    void (expect "the request for the ports" (\m -> if m == StatsRequestMessage PortDescRequest then Just () else Nothing) new)
+
+-- | Of those that wait for the same silent connection one takes its place. It answers when the others ask again.
+claimedByMany :: TestTree
+claimedByMany = testCase "is given to one of several newcomers" . withTestController patientClaims {settingsTakeover = seconds 5} $ \c address -> withPeer address $ \old -> do
+  switchHandshake c V13 1 old
+  let newcomer = withPeer address (\p -> claim p >> answering p (pure ()))
+  withAsync newcomer $ \one -> withAsync newcomer $ \two -> withAsync newcomer $ \three -> do
+    ended old
+    let over = length . filter isJust <$> mapM poll [one, two, three]
+    eventually "two have ended" ((== 2) <$> over)
+    Map.member (DatapathId 1) <$> connectedSwitches c >>= (@?= True)
+    over >>= (@?= 2)
 
 packet :: Version -> B.ByteString
 packet version = encoded version 0 (PacketInMessage (PacketIn noBuffer 60 (PortNo 1) 0 0 0 [] (B.replicate 60 2)))

@@ -4,10 +4,11 @@
 -- Statistics of switches: replies to 'askSwitch', and the counters of ports.
 module Spec.Statistics (tests) where
 
-import Control.Concurrent (forkIO, killThread)
+import Control.Concurrent (forkIO, killThread, threadDelay)
+import Control.Concurrent.Async (mapConcurrently, withAsync)
 import Control.Concurrent.MVar
 import Control.Exception (bracket)
-import Control.Monad (replicateM_, void)
+import Control.Monad (forM_, forever, replicateM, replicateM_, void)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import Data.IORef
@@ -27,7 +28,7 @@ import Weft.OpenFlow.Wire
 import Weft.Socket (SockAddr)
 
 tests :: TestTree
-tests = testGroup "statistics" [inParts, tooLong, unreadCounters, countersOfManyPorts, muteSwitch]
+tests = testGroup "statistics" [inParts, sharedReads, lateAnswer, boundedChanges, tooLong, unreadCounters, countersOfManyPorts, muteSwitch]
 
 -- | Request all flows. Returns the request's transaction ID, and the variable for the result.
 asked :: Controller -> Peer -> IO (Xid, MVar (Either RequestFailure [StatsReply]))
@@ -50,6 +51,58 @@ inParts = testCase "statistics in several parts, and none" . withWitness plain $
   none @?= Left NotConnected
   gone <- sendMessage c (DatapathId 99) BarrierRequest
   gone @?= Left NotConnected
+
+-- | The switch has one request at a time, however many threads ask for the same, and those that ask while it is under way
+-- get what the switch answers to the next one: it may have read its tables before they asked.
+sharedReads :: TestTree
+sharedReads = testCase "threads that ask a switch for the same share requests" . withWitness plain $ \c address -> withPeer address $ \p -> do
+  switchHandshake c V13 1 p
+  (xid, first) <- asked c p
+  others <- newIORef (0 :: Int)
+  results <- replicateM 50 $ do
+    result <- newEmptyMVar
+    _ <- forkIO (atomicModifyIORef' others (\n -> (n + 1, ())) >> askSwitch c (DatapathId 1) (FlowStatsRequest everyFlow) >>= putMVar result)
+    pure result
+  eventually "all ask" ((== 50) <$> readIORef others)
+  -- Those that come later than this share a third request.
+  threadDelay 300000
+  let reply number n = sendMessageOf V13 number (StatsReplyMessage False (FlowStatsReply [FlowStats 0 n 0 1 0 0 0 0 0 0 [] []])) p
+      flowsRequest = \case StatsRequestMessage (FlowStatsRequest _) -> Just (); _ -> Nothing
+  reply xid 1
+  takeMVar first >>= (@?= Right [1]) . fmap ages
+  served <- newIORef (0 :: Int)
+  withAsync (forever (expect "a request" flowsRequest p >>= \(h, ()) -> atomicModifyIORef' served (\n -> (n + 1, ())) >> reply (headerXid h) 2)) $ \_ ->
+    forM_ results $ \result -> takeMVar result >>= (@?= Right [2]) . fmap ages
+  requests <- readIORef served
+  assertBool (show requests) (requests >= 1 && requests <= 3)
+  where
+    ages parts = [flowStatsSeconds f | FlowStatsReply fs <- parts, f <- fs]
+
+-- | A switch that has not answered is not sent the same again and again. Its late answer is for nobody, and lets the next
+-- request go.
+lateAnswer :: TestTree
+lateAnswer = testCase "a switch that does not answer has one request for the same" . withWitness plain $ \c address -> withPeer address $ \p -> do
+  switchHandshake c V13 1 p
+  (xid, first) <- asked c p
+  takeMVar first >>= (@?= Left NoReply)
+  again <- newEmptyMVar
+  _ <- forkIO (askSwitch c (DatapathId 1) (FlowStatsRequest everyFlow) >>= putMVar again)
+  threadDelay 300000
+  sendMessageOf V13 5 (EchoRequest (C.pack "nothing before this")) p
+  nothing <- nextFrom p
+  fmap snd nothing @?= Just (EchoReply (C.pack "nothing before this"))
+  sendMessageOf V13 xid (StatsReplyMessage False (FlowStatsReply [])) p
+  (h, ()) <- expect "the next request" (\case StatsRequestMessage (FlowStatsRequest _) -> Just (); _ -> Nothing) p
+  sendMessageOf V13 (headerXid h) (StatsReplyMessage False (FlowStatsReply [])) p
+  takeMVar again >>= (@?= Right [FlowStatsReply []])
+
+-- | Each change is a message and a barrier: 100 of them exceed the bound of 128, as long as the first ones wait.
+boundedChanges :: TestTree
+boundedChanges = testCase "of a switch that does not answer a bounded number of answers is awaited" . withWitness plain $ \c address -> withPeer address $ \p -> do
+  switchHandshake c V13 1 p
+  eventually "the role is known" (all infoActive <$> connectedSwitches c)
+  results <- mapConcurrently (\_ -> sendConfirmed c (DatapathId 1) [FlowModMessage defaultFlowMod]) [1 .. 100 :: Int]
+  assertBool (show results) (Left TooManyRequests `elem` results && Left NoReply `elem` results)
 
 -- | 20 MB in parts of 64,000 bytes, and the last part.
 tooLong :: TestTree

@@ -10,8 +10,8 @@ where
 
 import Control.Concurrent (forkIOWithUnmask, yield)
 import Control.Concurrent.MVar
-import Control.Exception (Handler (..), SomeAsyncException, SomeException, bracket, catches, displayException, finally, mask_, throwIO, try)
-import Control.Monad (forM_, void, when)
+import Control.Exception (Exception, Handler (..), SomeAsyncException, SomeException, bracket, catches, displayException, finally, mask_, throwIO, try)
+import Control.Monad (join, unless, void, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.IORef
@@ -25,6 +25,7 @@ import Weft.OpenFlow.Controller.Errors
 import Weft.OpenFlow.Controller.Framer
 import Weft.OpenFlow.Controller.Handshake
 import Weft.OpenFlow.Controller.Liveness
+import Weft.OpenFlow.Controller.Requests
 import Weft.OpenFlow.Controller.Roles
 import Weft.OpenFlow.Controller.SendQueue
 import Weft.OpenFlow.Controller.Types
@@ -65,6 +66,13 @@ serveConnection c plain = do
       rest <- leftOver r
       joined c session (featuresPorts features) (setUp c session features >> run c session rest)
 
+-- | The controller does not serve this connection: the reason.
+newtype Refused = Refused String
+  deriving (Show)
+
+instance Exception Refused where
+  displayException (Refused why) = why
+
 fault :: Controller -> IO ()
 fault c = atomicModifyIORef' (controllerTotals c) (\t -> (t {totalFaults = totalFaults t + 1}, ()))
 
@@ -72,7 +80,7 @@ newSession :: Controller -> SendQueue -> Version -> Features -> IO Session
 newSession c sendQueue version features = do
   n <- atomicModifyIORef' (controllerNext c) (\n -> (n + 1, n))
   handler <- controllerNewInstance c
-  Session n features {featuresPorts = []} version sendQueue handler <$> newMVar () <*> newIORef [] <*> newIORef False <*> newMVar 0 <*> newIORef firstOwnXid <*> newIORef Map.empty <*> newIORef Map.empty
+  Session n features {featuresPorts = []} version sendQueue handler <$> newMVar () <*> newIORef [] <*> newIORef False <*> newMVar 0 <*> newIORef firstOwnXid <*> newIORef Map.empty <*> newIORef Map.empty <*> newIORef Map.empty
     <*> newIORef False
     <*> newIORef noTotals
     <*> newIORef Nothing
@@ -80,30 +88,43 @@ newSession c sendQueue version features = do
     <*> newIORef Nothing
     <*> newIORef 0
 
--- | Run an action while the session is registered with the controller. An earlier connection of the same switch is
--- closed: a switch has one connection, and the newer one is the one that works. It is removed by a thread of its own: an
--- exception that interrupts this one must not leave it registered.
+-- | Run an action while the session is registered with the controller. A switch has one connection. If another one is
+-- registered with its datapath ID, that one is sent an echo request: if it answers, this one is refused; otherwise this one
+-- takes its place, since the switch has lost the other one. Anybody may claim a datapath ID, also with a certificate of
+-- TLS, which does not name one; what answers is left alone.
+--
+-- The session is removed by a thread of its own: an exception that interrupts this one must not leave it registered.
 joined :: Controller -> Session -> [Port] -> IO a -> IO a
 joined c s ports act = (enter >> act) `finally` toTheEnd leave
   where
     d = featuresDatapath (sessionFeatures s)
     -- If this fails after the session is registered, 'leave' removes it.
-    enter = withMVar (controllerJoining c) $ \_ -> do
-      mask_ $ do
-        old <- atomicModifyIORef' (controllerSessions c) (\m -> (Map.insert d s m, Map.lookup d m))
-        forM_ old (abortFor "the switch has connected again" . sessionOutlet)
-      time <- currentMillis
-      topologyStep c (switchJoined time d (sessionVersion s) ports)
-      report c (Connected d)
-      settingsOnSwitch (controllerSettings c) d True
+    enter = do
+      -- Not while 'controllerJoining' is held: other switches need not wait for this one.
+      before <- Map.lookup d <$> readIORef (controllerSessions c)
+      there <- maybe (pure False) (\old -> isThere c old (settingsTakeover (controllerSettings c))) before
+      when there (throwIO (Refused "another connection with its datapath ID answers"))
+      entered <- withMVar (controllerJoining c) $ \_ -> do
+        entered <- mask_ . join . atomicModifyIORef' (controllerSessions c) $ \m -> case Map.lookup d m of
+          Just old
+            | Just (sessionNumber old) /= fmap sessionNumber before -> (m, pure False)
+            | otherwise -> (Map.insert d s m, True <$ abortFor "the switch has connected again" (sessionOutlet old))
+          Nothing -> (Map.insert d s m, pure True)
+        when entered $ do
+          time <- currentMillis
+          topologyStep c (switchJoined time d (sessionVersion s) ports)
+          report c (Connected d)
+          settingsOnSwitch (controllerSettings c) d True
+        pure entered
+      -- A third one came first.
+      unless entered enter
     leave = withMVar (controllerJoining c) $ \_ -> do
       mine <- atomicModifyIORef' (controllerSessions c) $ \m -> case Map.lookup d m of
         Just s' | sessionNumber s' == sessionNumber s -> (Map.delete d m, True)
         _ -> (m, False)
       totals <- readIORef (sessionTotals s)
       atomicModifyIORef' (controllerTotals c) (\t -> (addTotals t totals, ()))
-      asking <- atomicModifyIORef' (sessionAsking s) (\m -> (Map.empty, m))
-      forM_ asking (\(Asking _ _ var) -> tryPutMVar var Nothing)
+      switchGone s
       when mine $
         topologyStep c (switchLeft d)
           `finally` settingsOnSwitch (controllerSettings c) d False

@@ -7,7 +7,6 @@ module Weft.OpenFlow.Controller.Dispatch
   )
 where
 
-import Control.Concurrent.MVar
 import Control.Monad (forM_, unless, void, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
@@ -18,6 +17,7 @@ import Weft.Duration (toSeconds)
 import Weft.OpenFlow.App
 import Weft.OpenFlow.Controller.Discovery
 import Weft.OpenFlow.Controller.Errors
+import Weft.OpenFlow.Controller.Requests
 import Weft.OpenFlow.Controller.Roles
 import Weft.OpenFlow.Controller.SendQueue
 import Weft.OpenFlow.Controller.Types
@@ -133,7 +133,7 @@ deliver c s context out xid event = do
 handleOther :: Controller -> Session -> Context -> Out -> Header -> Message -> IO ()
 handleOther c s context out h message = case message of
   EchoRequest payload -> void (writeMessage out (sessionVersion s) (headerXid h) (EchoReply payload))
-  EchoReply _ -> pure ()
+  EchoReply _ -> void (answeredBy s (headerXid h) (Right []))
   Hello _ -> pure ()
   BarrierReply -> void (answeredBy s (headerXid h) (Right []))
   FeaturesReply _ -> pure ()
@@ -176,31 +176,3 @@ handleOther c s context out h message = case message of
       known <- maybe False (Map.member (portNumber port) . switchPorts) . Map.lookup d . topologySwitches <$> readIORef (controllerTopology c)
       when (known && reason /= PortDeleted && not (portIsDown port)) (probe c s [port])
       deliverHere 0 (PortChanged reason port)
-
--- | Whether the message is a part of the reply to a pending request. The last part completes the request. A reply that
--- is too long is given up, so that the memory that a switch can take is bounded.
-answered :: Session -> Header -> Bool -> StatsReply -> IO Bool
-answered s h more reply = do
-  found <- atomicModifyIORef' (sessionAsking s) $ \m -> case Map.lookup xid m of
-    Nothing -> (m, Nothing)
-    Just (Asking before parts var)
-      | size > mostBytes -> (Map.delete xid m, Just (complete var (Left ReplyTooLong)))
-      | more -> (Map.insert xid (Asking size (reply : parts) var) m, Just (pure ()))
-      | otherwise -> (Map.delete xid m, Just (complete var (Right (reverse (reply : parts)))))
-      where
-        size = before + headerLength h
-  case found of
-    Nothing -> pure False
-    Just act -> True <$ act
-  where
-    complete var = void . tryPutMVar var . Just
-    xid = headerXid h
-    mostBytes = 16777216
-
--- | Complete a pending request, if there is one.
-answeredBy :: Session -> Xid -> Either RequestFailure [StatsReply] -> IO Bool
-answeredBy s xid result = do
-  found <- atomicModifyIORef' (sessionAsking s) (\m -> (Map.delete xid m, Map.lookup xid m))
-  case found of
-    Nothing -> pure False
-    Just (Asking _ _ var) -> True <$ tryPutMVar var (Just result)

@@ -14,6 +14,7 @@ module Weft.OpenFlow.Controller.Types
     -- * Switches
     Session (..),
     Asking (..),
+    Outcome,
     RequestFailure (..),
     Claim (..),
     Instance,
@@ -82,6 +83,9 @@ data Settings = Settings
     settingsDiscovery :: Duration,
     -- | The key of the tags in LLDP frames; 'Nothing': a random one is made when the controller starts.
     settingsLldpKey :: Maybe LldpKey,
+    -- | If a second connection claims the datapath ID of a connected switch, the first one is sent an echo request. If it
+    -- answers within this time, the second one is closed; otherwise the second one takes its place.
+    settingsTakeover :: Duration,
     -- | The time between two requests for the counters of ports; 'Nothing': they are not requested. A switch that has
     -- not replied yet is not asked again, for at most 5 seconds.
     settingsPortStats :: Maybe Duration,
@@ -130,8 +134,8 @@ data Incident
   deriving (Show)
 
 -- | Settings for both versions: an echo request after 10 s of silence, and the connection closed after 10 s more;
--- handshakes of at most 10 s; at most 30 s in which a switch receives nothing; LLDP frames every 5 s, with a random
--- key; counters of ports every 5 s; no roles; problems are not reported.
+-- handshakes of at most 10 s; at most 30 s in which a switch receives nothing; 2 s to defend a datapath ID; LLDP frames
+-- every 5 s, with a random key; counters of ports every 5 s; no roles; problems are not reported.
 defaultSettings :: Settings
 defaultSettings =
   Settings
@@ -143,6 +147,7 @@ defaultSettings =
       settingsTopology = Just defaultTopologySettings,
       settingsDiscovery = seconds 5,
       settingsLldpKey = Nothing,
+      settingsTakeover = seconds 2,
       settingsPortStats = Just (seconds 5),
       settingsUpgrade = pure,
       settingsRole = const (pure Nothing),
@@ -321,6 +326,9 @@ data Session = Session
     sessionXid :: !(IORef Word32),
     -- | Pending requests for statistics and for barriers, and the messages before a barrier. Changed atomically.
     sessionAsking :: !(IORef (Map.Map Xid Asking)),
+    -- | The kinds of statistics that are requested, each as its encoded request; see "Weft.OpenFlow.Controller.Requests".
+    -- Changed atomically.
+    sessionReads :: !(IORef (Map.Map ByteString (Maybe (MVar Outcome)))),
     -- | The last two counters of each port and their times, the newer one first, evaluated. Written by the poller, read
     -- by any thread.
     sessionPortStats :: !(IORef (Map.Map PortNo [(Millis, PortStats)])),
@@ -353,7 +361,10 @@ data Claim = Claim
 -- | The number of bytes of the reply so far, its parts, the last one first, and the variable for the whole reply, or for
 -- the first ERROR; 'Nothing': the switch has disconnected. A barrier and the messages before it have one variable; their
 -- reply has no parts.
-data Asking = Asking !Int [StatsReply] (MVar (Maybe (Either RequestFailure [StatsReply])))
+data Asking = Asking !Int [StatsReply] (MVar (Maybe Outcome))
+
+-- | The parts of a reply, or why there is none.
+type Outcome = Either RequestFailure [StatsReply]
 
 -- | Why a message was not sent to a switch, or a request has no reply.
 data RequestFailure
@@ -365,6 +376,8 @@ data RequestFailure
     NotInVersion
   | -- | The switch did not reply within 5 seconds.
     NoReply
+  | -- | So many requests are under way at this switch that this one was not sent.
+    TooManyRequests
   | -- | The switch answered with an ERROR message: type and code.
     RepliedError !Word16 !Word16
   | -- | The reply is longer than 16 MiB.
