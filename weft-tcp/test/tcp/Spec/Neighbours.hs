@@ -63,7 +63,26 @@ tests =
       testCase "a scan of 100,000 addresses keeps 1,024 of them, and the neighbours that answered" $ do
         let scanned = foldl' (\n i -> fst (forPacket (at 1) own (V4 (0x0a010000 + i)) 'x' n)) confirmed [1 .. 100000]
         neighbourCount scanned @?= maxNeighbours
-        hardwareOf a scanned @?= Just hw
+        hardwareOf a scanned @?= Just hw,
+      testCase "10,000 strangers that ask for us push out neither a neighbour in use nor one that is sought (RFC 6583, section 7.1)" $ do
+        let (sought, _) = sendingTo b "x" 1 confirmed
+            crowded = strangers 1 10000 sought
+        (neighbourCount crowded, hardwareOf a crowded) @?= (maxNeighbours, Just hw)
+        snd (answered holds (at 1.5) b other crowded) @?= "x",
+      testCase "nor do they push out a neighbour that was in use, and will be again" $ do
+        let crowded = strangers 40 10000 confirmed
+        snd (sending "x" 41 crowded) @?= [SendTo hw (Just (Unicast hw))],
+      testCase "an idle neighbour makes room for one that is sought, also if its time has ended unnoticed" $ do
+        let full = foldl' (\n i -> fst (answered holds (at 0) (host i) hw (fst (sendingTo (host i) "x" 0 n)))) none [1 .. maxNeighbours]
+            (first, _) = sendingTo b "x" 31 full
+            (second, _) = sendingTo a "y" 31 first
+        neighbourCount second @?= maxNeighbours
+        snd (answered holds (at 31.1) b other second) @?= "x",
+      testCase "where all neighbours are in use, 256 can be sought at the same time" $ do
+        let full = foldl' (\n i -> fst (answered holds (at 0) (host i) hw (fst (sendingTo (host i) "x" 0 n)))) none [1 .. maxNeighbours]
+            scanned = foldl' (\n i -> fst (sendingTo (host (2000 + i)) "x" 1 n)) full [1 .. 1000]
+        length [i | i <- [1 .. 1000], snd (answered holds (at 1.1) (host (2000 + i)) other scanned) == "x"] @?= 256
+        length [i | i <- [1 .. maxNeighbours], hardwareOf (host i) scanned == Just hw] @?= maxNeighbours - 256
     ]
   where
     none = noNeighbours :: Neighbours Char
@@ -74,4 +93,9 @@ tests =
     hw = HardwareAddress 0x020000000001
     other = HardwareAddress 0x020000000002
     at s = after (seconds s) (Instant 0)
-    sending ps t n = foldl' (\(m, ds) p -> let (m', d) = forPacket (at t) own a p m in (m', ds ++ [d])) (n, []) ps
+    sending = sendingTo a
+    sendingTo to ps t n = foldl' (\(m, ds) p -> let (m', d) = forPacket (at t) own to p m in (m', ds ++ [d])) (n, []) ps
+    b = V4 0x0a000002
+    host i = V4 (0x0a010000 + fromIntegral (i :: Int))
+    -- Stations that ask for us, each from another address, a thousand in a second.
+    strangers begin many n = foldl' (\m i -> fst (announced True (at (begin + fromIntegral i / 1000)) (V4 (0x0a200000 + fromIntegral i)) other m)) n [1 .. many :: Int]

@@ -7,11 +7,16 @@
 --   unknown    -> sought       a packet is to be sent: a request goes to all nodes, and the packet is queued
 --   sought     -> unknown      three requests, a second apart, got no answer: the queued packets are dropped
 --   any        -> confirmed    the neighbour answered a request
---   any        -> heard        the neighbour sent its address unsolicited
---   confirmed  -> heard        after the given time, usually 30 seconds
---   heard      -> probed       a packet is to be sent: it is sent, and the neighbour is probed
+--   unknown    -> offered      the neighbour asked for us, and no packet was to be sent to it yet
+--   others     -> stale        the neighbour sent another address unsolicited
+--   confirmed  -> stale        after the given time, usually 30 seconds
+--   offered    -> probed       a packet is to be sent: it is sent, and the neighbour is probed
+--   stale      -> probed       likewise
 --   probed     -> unknown      three requests got no answer; the last one went to all nodes
 -- @
+--
+-- The number of entries is limited, and any station on the link can have entries made: by asking for us, or by packets
+-- that we answer. So an idle entry makes room first, and one that is in use last ('insert'; RFC 6583, section 7.1).
 --
 -- RFC 4861 waits five seconds before the probe, because upper layers may confirm reachability meanwhile. This cache
 -- gets no such confirmation, and one probe every 30 seconds is cheap. So a neighbour that has moved is found within
@@ -37,15 +42,29 @@ module Weft.Tcp.Device.Neighbours
 where
 
 import qualified Data.Map.Strict as Map
+import Data.Maybe (mapMaybe)
 import qualified Data.Set as Set
 import Weft.Core.Time
 import Weft.Tcp.Wire.Address
 
--- | Entries by address, and ordered by the times at which their states end. @p@ is the type of queued packets.
-data Neighbours p = Neighbours !(Map.Map Address (Entry p)) !(Set.Set (Instant, Address))
+-- | Entries by address, and those of each rank ordered by the times at which their states end. @p@ is the type of queued
+-- packets.
+data Neighbours p = Neighbours
+  { entries :: !(Map.Map Address (Entry p)),
+    ranked :: !(Map.Map Rank (Set.Set (Instant, Address)))
+  }
 
-entries :: Neighbours p -> Map.Map Address (Entry p)
-entries (Neighbours m _) = m
+-- | The states, in the order in which their entries make room ('insert').
+data Rank = IsOffered | IsStale | IsSought | IsProbed | IsConfirmed
+  deriving (Eq, Ord, Enum, Bounded)
+
+rank :: State p -> Rank
+rank s = case s of
+  Offered _ -> IsOffered
+  Stale _ -> IsStale
+  Sought {} -> IsSought
+  Probed {} -> IsProbed
+  Confirmed _ -> IsConfirmed
 
 -- | The time at which the state ends, and the state.
 data Entry p = Entry !Instant !(State p)
@@ -55,7 +74,8 @@ data Entry p = Entry !Instant !(State p)
 data State p
   = Sought !Address !Int ![p]
   | Confirmed !HardwareAddress
-  | Heard !HardwareAddress
+  | Offered !HardwareAddress
+  | Stale !HardwareAddress
   | Probed !Address !HardwareAddress !Int
 
 -- | What to do with a packet.
@@ -72,16 +92,19 @@ data NeighbourRequest = Broadcast | Unicast !HardwareAddress
 
 -- | The empty cache.
 noNeighbours :: Neighbours p
-noNeighbours = Neighbours Map.empty Set.empty
+noNeighbours = Neighbours Map.empty Map.empty
 
 -- | The number of entries.
 neighbourCount :: Neighbours p -> Int
 neighbourCount = Map.size . entries
 
--- | The maximum number of entries. A new entry replaces the one whose state ends first; entries of neighbours that do
--- not answer end first.
+-- | The maximum number of entries.
 maxNeighbours :: Int
 maxNeighbours = 1024
+
+-- | So many neighbours can be sought at the same time even if all others are in use.
+soughtShare :: Int
+soughtShare = 256
 
 -- | The maximum number of packets queued for a neighbour (RFC 1122, section 2.3.2.2, requires at least one).
 maxWaiting :: Int
@@ -97,51 +120,59 @@ known :: State p -> Maybe HardwareAddress
 known s = case s of
   Sought {} -> Nothing
   Confirmed hw -> Just hw
-  Heard hw -> Just hw
+  Offered hw -> Just hw
+  Stale hw -> Just hw
   Probed _ hw _ -> Just hw
 
 -- | Decide what to do with a packet, which is to be sent from one of our addresses to an address on the link.
 forPacket :: Instant -> Address -> Address -> p -> Neighbours p -> (Neighbours p, Decision)
 forPacket t own a p ns = case Map.lookup a (entries ns) of
-  Nothing -> (put requestTimeout (Sought own 1 [p]), Waits (Just Broadcast))
+  Nothing -> (begin (Sought own 1 [p]), Waits (Just Broadcast))
   Just (Entry end s) -> case s of
-    Sought from n ps -> (insert a (Entry end (Sought from n (take maxWaiting (p : ps)))) ns, Waits Nothing)
+    Sought from n ps -> (insert t a (Entry end (Sought from n (take maxWaiting (p : ps)))) ns, Waits Nothing)
     Confirmed hw
       | t < end -> (ns, SendTo hw Nothing)
       | otherwise -> probe hw
-    Heard hw -> probe hw
+    Offered hw -> probe hw
+    Stale hw -> probe hw
     Probed _ hw _ -> (ns, SendTo hw Nothing)
   where
-    put d s = insert a (Entry (after d t) s) ns
-    probe hw = (put requestTimeout (Probed own hw 1), SendTo hw (Just (Unicast hw)))
+    begin s = insert t a (Entry (after requestTimeout t) s) ns
+    probe hw = (begin (Probed own hw 1), SendTo hw (Just (Unicast hw)))
 
 -- | Advance the time. Returns the requests that are due, each with our source address and the address in
 -- neighbourRequest, and whether more requests will follow.
 expire :: Instant -> Neighbours p -> (Neighbours p, ([(Address, Address, NeighbourRequest)], Bool))
-expire t ns0 = go ns0 []
+expire t ns0 = (settled, (requests, any (`Map.member` ranked settled) [IsSought, IsProbed]))
   where
-    go ns@(Neighbours m q) out = case Set.minView q of
-      Just ((end, a), rest)
+    (settled, requests) = go (staleAfter t ns0) []
+    go ns out = case Set.lookupMin (Set.fromList (mapMaybe (`first` ns) [minBound ..])) of
+      Just (end, a)
         | end <= t,
-          Just (Entry _ s) <- Map.lookup a m -> case s of
-          Sought own n ps | n < maxRequests -> go (insert a (Entry (after requestTimeout t) (Sought own (n + 1) ps)) ns) ((own, a, Broadcast) : out)
-          Probed own hw n
-            | n < maxRequests -> go (insert a (Entry (after requestTimeout t) (Probed own hw (n + 1))) ns) ((own, a, if n + 1 < maxRequests then Unicast hw else Broadcast) : out)
-          Confirmed hw -> go (insert a (Entry (after unusedTime t) (Heard hw)) ns) out
+          Just (Entry _ s) <- Map.lookup a (entries ns) -> case s of
+          Sought own n ps | n < maxRequests -> go (again a (Sought own (n + 1) ps) ns) ((own, a, Broadcast) : out)
+          Probed own hw n | n < maxRequests -> go (again a (Probed own hw (n + 1)) ns) ((own, a, if n + 1 < maxRequests then Unicast hw else Broadcast) : out)
           -- No answer arrived, or the entry was not used.
-          _ -> go (Neighbours (Map.delete a m) rest) out
-      _ -> (ns, (reverse out, any asking (Map.elems m)))
-    asking (Entry _ s) = case s of
-      Sought {} -> True
-      Probed {} -> True
-      _ -> False
+          _ -> go (remove a ns) out
+      _ -> (ns, reverse out)
+    again a s = put a (Entry (after requestTimeout t) s)
+
+-- | The entry of a rank whose state ends first.
+first :: Rank -> Neighbours p -> Maybe (Instant, Address)
+first r ns = Map.lookup r (ranked ns) >>= Set.lookupMin
+
+-- | Confirmed entries whose time is over become stale. O(log n) for each.
+staleAfter :: Instant -> Neighbours p -> Neighbours p
+staleAfter t ns = case first IsConfirmed ns of
+  Just (end, a) | end <= t, Just (Entry _ (Confirmed hw)) <- Map.lookup a (entries ns) -> staleAfter t (put a (Entry (after unusedTime end) (Stale hw)) ns)
+  _ -> ns
 
 -- | Process a neighbour's answer to a request of ours; it is valid for the given time. Returns the queued packets in
 -- order. An unsolicited answer about an unknown address changes nothing.
 answered :: Duration -> Instant -> Address -> HardwareAddress -> Neighbours p -> (Neighbours p, [p])
 answered holds t a hw ns = case Map.lookup a (entries ns) of
   Nothing -> (ns, [])
-  Just (Entry _ s) -> (insert a (Entry (after holds t) (Confirmed hw)) ns, waiting s)
+  Just (Entry _ s) -> (insert t a (Entry (after holds t) (Confirmed hw)) ns, waiting s)
 
 -- | Process the link-layer address that a neighbour has sent in a request, to us ('True': create an entry if there is
 -- none) or to all nodes. Returns the queued packets in order. A confirmed entry with the same address stays
@@ -149,13 +180,14 @@ answered holds t a hw ns = case Map.lookup a (entries ns) of
 announced :: Bool -> Instant -> Address -> HardwareAddress -> Neighbours p -> (Neighbours p, [p])
 announced toUs t a hw ns = case Map.lookup a (entries ns) of
   Nothing
-    | toUs -> (heard, [])
+    | toUs -> (becomes Offered, [])
     | otherwise -> (ns, [])
   Just (Entry _ s)
     | known s == Just hw -> (ns, [])
-    | otherwise -> (heard, waiting s)
+    | Offered _ <- s -> (becomes Offered, [])
+    | otherwise -> (becomes Stale, waiting s)
   where
-    heard = insert a (Entry (after unusedTime t) (Heard hw)) ns
+    becomes heard = insert t a (Entry (after unusedTime t) (heard hw)) ns
 
 -- | Process a neighbour advertisement (RFC 4861, section 7.2.5), given whether it answers a request and whether it
 -- overrides another address that is known. The advertised address may be missing in the answer to a request to the
@@ -165,7 +197,7 @@ advertised :: Duration -> Bool -> Bool -> Instant -> Address -> Maybe HardwareAd
 advertised holds solicited overrides t a told ns = case (Map.lookup a (entries ns) >>= \(Entry _ s) -> known s, told) of
   (Just old, Just new)
     -- The address that is known is doubted, but stays in use.
-    | old /= new, not overrides -> (if confirmed then insert a (Entry (after unusedTime t) (Heard old)) ns else ns, Nothing)
+    | old /= new, not overrides -> (if confirmed then insert t a (Entry (after unusedTime t) (Stale old)) ns else ns, Nothing)
   (_, Just new) -> used new
   (Just old, Nothing) | solicited -> used old
   _ -> (ns, Nothing)
@@ -180,13 +212,33 @@ waiting s = case s of
   Sought _ _ ps -> reverse ps
   _ -> []
 
--- | Insert or replace an entry. If the cache is full, the entry that ends first is removed.
-insert :: Address -> Entry p -> Neighbours p -> Neighbours p
-insert a e@(Entry end _) (Neighbours m q) = case Map.lookup a m of
-  Just (Entry old _) -> Neighbours (Map.insert a e m) (Set.insert (end, a) (Set.delete (old, a) q))
-  Nothing -> case Set.minView q of
-    Just ((_, first), rest) | Map.size m >= maxNeighbours -> Neighbours (Map.insert a e (Map.delete first m)) (Set.insert (end, a) rest)
-    _ -> Neighbours (Map.insert a e m) (Set.insert (end, a) q)
+-- | Insert or replace an entry. If the cache is full, another makes room: an idle one, first those of stations that
+-- asked for us only, then those that were used before; then one that is sought, if they are more than their share; then
+-- one that is in use. Among equal ones it is the one whose state ends first. O(log n).
+insert :: Instant -> Address -> Entry p -> Neighbours p -> Neighbours p
+insert t a e ns
+  | Map.member a (entries ns) || neighbourCount ns < maxNeighbours = put a e ns
+  | otherwise = put a e (maybe id (remove . snd) victim aged)
+  where
+    aged = staleAfter t ns
+    victim = case Map.lookupMin (Map.filterWithKey (\r _ -> r /= IsSought || crowded) (ranked aged)) of
+      Just (_, q) -> Set.lookupMin q
+      Nothing -> first IsSought aged
+    crowded = maybe 0 Set.size (Map.lookup IsSought (ranked aged)) >= soughtShare
+
+-- | Insert or replace an entry, whatever their number.
+put :: Address -> Entry p -> Neighbours p -> Neighbours p
+put a e@(Entry end s) ns = Neighbours (Map.insert a e (entries without)) (Map.insertWith Set.union (rank s) (Set.singleton (end, a)) (ranked without))
+  where
+    without = remove a ns
+
+-- | Remove an entry, if there is one.
+remove :: Address -> Neighbours p -> Neighbours p
+remove a ns = case Map.lookup a (entries ns) of
+  Just (Entry end s) -> Neighbours (Map.delete a (entries ns)) (Map.update (nonEmpty . Set.delete (end, a)) (rank s) (ranked ns))
+  Nothing -> ns
+  where
+    nonEmpty q = if Set.null q then Nothing else Just q
 
 -- | The time between requests (RFC 4861, section 10: RETRANS_TIMER), and the lifetime of an unused entry.
 requestTimeout, unusedTime :: Duration
