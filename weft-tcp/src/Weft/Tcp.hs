@@ -100,6 +100,7 @@ import Weft.Tcp.Device
 import Weft.Tcp.Operation (endAll)
 import Weft.Tcp.Socket
 import Weft.Tcp.Stack
+import Weft.Tcp.Stack.Answers (newAnswers)
 import Weft.Tcp.Stack.Input
 import Weft.Tcp.Stack.Orphans (noOrphans)
 import Weft.Tcp.Stack.Step
@@ -153,7 +154,7 @@ newStack s d = do
       <*> newIORef False
       <*> newIORef []
       <*> newSynFilter (stackCookieRate s)
-      <*> newIORef (0, 0)
+      <*> newAnswers
       <*> newIORef noOrphans
   -- With several queues each queue's thread is pinned to a capability.
   let forkInput i = if length (deviceQueues d) > 1 then forkOn i else forkIO

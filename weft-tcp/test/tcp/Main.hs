@@ -2,6 +2,7 @@
 -- The suite @tcp@: the tests of the stack that do not need the kernel's TCP or network devices.
 module Main (main) where
 
+import qualified Spec.Answers
 import qualified Spec.Bounds
 import qualified Spec.Coalesce
 import qualified Spec.Devices
@@ -21,4 +22,4 @@ import Test.Tasty hiding (defaultMain)
 import Weft.Test.Main (defaultMain)
 
 main :: IO ()
-main = defaultMain (testGroup "tcp" [Spec.Wire.tests, Spec.Oracle.tests, Spec.Rfc.tests, Spec.Coalesce.tests, Spec.Simulated.tests, Spec.Throughput.tests, Spec.Stacks.tests, Spec.Bounds.tests, Spec.Ending.tests, Spec.Neighbours.tests, Spec.Devices.tests, Spec.Links.tests, Spec.Hybrid.tests, Spec.Interrupted.tests, Spec.Replay.tests])
+main = defaultMain (testGroup "tcp" [Spec.Wire.tests, Spec.Oracle.tests, Spec.Rfc.tests, Spec.Coalesce.tests, Spec.Simulated.tests, Spec.Throughput.tests, Spec.Stacks.tests, Spec.Bounds.tests, Spec.Answers.tests, Spec.Ending.tests, Spec.Neighbours.tests, Spec.Devices.tests, Spec.Links.tests, Spec.Hybrid.tests, Spec.Interrupted.tests, Spec.Replay.tests])

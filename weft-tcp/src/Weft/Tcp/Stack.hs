@@ -69,6 +69,7 @@ import Weft.Tcp.Core.Packed (Packed, pack)
 import Weft.Tcp.Core.Secret
 import Weft.Tcp.Core.TimeWait (Waiting)
 import Weft.Tcp.Device
+import Weft.Tcp.Stack.Answers (Answers)
 import Weft.Tcp.Stack.Orphans (Orphans)
 import Weft.Tcp.Stack.SynFilter (SynFilter)
 import Weft.Tcp.Stack.Waker (Waker, newWaker)
@@ -137,9 +138,7 @@ data Stack = Stack
     workers :: !(IORef [ThreadId]),
     -- | Which SYNs are answered by a cookie.
     synFilter :: !SynFilter,
-    -- | The second in which ICMP errors were sent last, and their number in it. Changed by atomic operations, from the
-    -- threads of the queues.
-    icmpErrors :: !(IORef (Int, Int)),
+    answers :: !Answers,
     -- | The connections for which 'Weft.Tcp.Core.State.isOrphan' holds. A connection's step changes its entry, by
     -- atomic operations.
     orphans :: !(IORef (Orphans Socket))
@@ -161,6 +160,8 @@ data Counter
   | Connects
   | -- | Exceptions of 'stackTap' and 'stackSoftErrors'.
     CallbackErrors
+  | -- | Answers to strangers that were not sent, since there were too many ("Weft.Tcp.Stack.Answers").
+    AnswersLimited
   deriving (Eq, Ord, Show, Enum, Bounded)
 
 -- | Add one to a counter. With several queues, concurrent increments may be lost, so the value may be too

@@ -10,7 +10,9 @@ module Weft.Tcp.Core.Emit
     emitReset,
     resetFor,
     challengeAck,
+    answerLimited,
     outsideAck,
+    outsideRate,
     periodOver,
     timestampNow,
     windowUpdateWorthwhile,
@@ -24,6 +26,7 @@ import Data.Maybe (mapMaybe)
 import Data.Word (Word32)
 import Weft.Tcp.Core.Buffer
 import Weft.Tcp.Core.Config
+import Weft.Tcp.Core.Rate
 import Weft.Tcp.Core.State
 import Weft.Tcp.Core.Time
 import Weft.Tcp.Wire.Options
@@ -166,40 +169,42 @@ resetFor s
 -- | The acknowledgment that answers a RST, a SYN or an ACK that may be forged (RFC 5961). Their rate is limited (section
 -- 7), because a peer that finds our answers unacceptable as well would answer them for ever.
 challengeAck :: Env -> Conn -> (Conn, [Segment])
-challengeAck env c
-  | periodEnded env r = count 1 (now env)
-  | challengeCount r < challengeLimit (config env) = count (challengeCount r + 1) (challengePeriod r)
-  | otherwise = (c, [])
+challengeAck env c = case spend (challengeRate (config env)) (now env) (challengeDue r) of
+  Just due -> pure <$> emitAck env c {receiveSide = r {challengeDue = due}}
+  Nothing -> (c, [])
   where
     r = receiveSide c
-    count n period =
-      let (c', s) = emitAck env c {receiveSide = r {challengeCount = n, challengePeriod = period}} in (c', [s])
 
--- | The acknowledgment that answers a segment without data outside of the window (RFC 9293, section 3.10.7.4), such as
--- a keep-alive or a probe of a zero window: five at once, then one in each half second. What is forged cannot keep the
--- peer without an answer: SYNs and resets have another limit, and the answer to a forged segment, which comes within half
--- a second, goes to the peer and says what the peer asks for.
+-- | The answer to a segment that anybody may have sent, unless too many were given: five at once, then one in each half
+-- second. Such are segments without data outside of the window (RFC 9293, section 3.10.7.4), among them keep-alives and
+-- probes of a zero window, copies of a SYN, and unacceptable acknowledgments of a connection that is not open yet. What
+-- is forged cannot keep the peer without an answer: where the connection is open, SYNs and resets have another limit, and
+-- the answer to a forged segment, which comes within half a second, goes to the peer and says what the peer asks for.
+answerLimited :: Env -> Conn -> (Conn -> (Conn, [Segment])) -> (Conn, [Segment])
+answerLimited env c answer = case spend outsideRate (now env) (outsideDue r) of
+  Just due -> answer c {receiveSide = r {outsideDue = due}}
+  Nothing -> (c, [])
+  where
+    r = receiveSide c
+
+-- | The acknowledgment that answers a segment outside of the window ('answerLimited').
 outsideAck :: Env -> Conn -> (Conn, [Segment])
-outsideAck env c
-  | due <= now env = pure <$> emitAck env c {receiveSide = r {outsideDue = due `after` outsideInterval}}
-  | otherwise = (c, [])
-  where
-    r = receiveSide c
-    due = max (outsideDue r) (now env `after` negate (4 * outsideInterval))
+outsideAck env c = answerLimited env c (fmap pure . emitAck env)
 
--- | The time between two answers to segments outside of the window, if they go on.
-outsideInterval :: Micros
-outsideInterval = millis 500
+-- | The limit of 'challengeAck' and that of 'answerLimited'.
+challengeRate :: Config -> Rate
+challengeRate cfg = Rate (challengeLimit cfg) (secs 5 `div` fromIntegral (max 1 (challengeLimit cfg)))
 
--- | Forget the challenges of a period that is over, and answers that limit no others any more, so that an idle connection
--- can be stored in its compact form again ("Weft.Tcp.Core.Packed").
+outsideRate :: Rate
+outsideRate = Rate 5 (millis 500)
+
+-- | Forget answers that limit no others any more, so that an idle connection can be stored in its compact form again
+-- ("Weft.Tcp.Core.Packed").
 periodOver :: Env -> Conn -> Conn
 periodOver env c
-  | challengeCount r > 0 && periodEnded env r = periodOver env c {receiveSide = r {challengeCount = 0}}
-  | outsideDue r /= longAgo && now env `since` outsideDue r >= 4 * outsideInterval = c {receiveSide = r {outsideDue = longAgo}}
+  | over challengeDue (challengeRate (config env)) = periodOver env c {receiveSide = r {challengeDue = longAgo}}
+  | over outsideDue outsideRate = c {receiveSide = r {outsideDue = longAgo}}
   | otherwise = c
   where
     r = receiveSide c
-
-periodEnded :: Env -> Receive -> Bool
-periodEnded env r = now env `since` challengePeriod r >= secs 5
+    over due rate = due r /= longAgo && isUnspent rate (now env) (due r)

@@ -40,7 +40,7 @@ dropSyn f = mconcat [g | g <- [fin, rst, psh, ack, urg], has g f]
 
 arriveTimeWait :: Env -> Segment -> Conn -> (Conn, [Segment])
 arriveTimeWait env s c = case TimeWait.respond env s (TimeWait.compact c) of
-  TimeWait.Stay w answer -> (c {timers = (timers c) {stateEndsAt = TimeWait.endsAt w}}, answer)
+  TimeWait.Stay w answer -> (modifyReceive (\r -> r {outsideDue = TimeWait.answersDue w}) c {timers = (timers c) {stateEndsAt = TimeWait.endsAt w}}, answer)
   TimeWait.Over -> (c {state = Closed Finished, timers = noTimers}, [])
   -- The stack opens the new connection; a connection cannot become a new one by itself.
   TimeWait.Reusable -> (c, [])
@@ -57,7 +57,7 @@ checkSequence env s c
     not (has rst (flags s)) =
     if has ack (flags s) && not pawsFails
       then checkAck env (at + 1) s c
-      else retransmitSyn env c
+      else answerLimited env c (retransmitSyn env)
   | pawsFails && not (has rst (flags s)) = outside
   | not acceptable = if has rst (flags s) then (c, []) else outside
   | otherwise = checkReset env at s c
@@ -135,7 +135,7 @@ checkAck env at s c
   | state c == SynReceived =
     if acked > sndUna snd' && acked <= sndNxt snd'
       then acknowledged' (openedBy env at s c)
-      else (c, maybe [] pure (resetFor s))
+      else answerLimited env c (\x -> (x, maybe [] pure (resetFor s)))
   -- RFC 5961, section 5.2: old acknowledgments are accepted from a limited range only.
   | acked > sndNxt snd' || acked < sndUna snd' - sndMaxWnd snd' = challengeAck env c
   | otherwise = acknowledged' c

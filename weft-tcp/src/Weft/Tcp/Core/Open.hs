@@ -46,7 +46,7 @@ blank env o st from =
     { state = st,
       origin = from,
       sendSide = Send start' (start' + 1) 0 start' 0 0 0 (emptyAt (start' + 1)) False start',
-      receiveSide = quickly $ Receive 0 0 (emptyAt 0) noHeld 0 0 Nothing False 0 0 never 0 False Nothing [] longAgo 0 longAgo (now env),
+      receiveSide = quickly $ Receive 0 0 (emptyAt 0) noHeld 0 0 Nothing False 0 0 never 0 False Nothing [] longAgo longAgo (now env),
       agreed =
         Agreed
           { peerMss = mssDefault o,
@@ -164,7 +164,7 @@ retransmitSyn env c = pure <$> emitSyn env (modifyTimers (\t -> t {stalledSince 
 arriveSynSent :: Env -> Segment -> Conn -> (Conn, [Segment], Bool)
 arriveSynSent env s c
   -- First, check the ACK bit.
-  | hasAck && not acceptable = (c, maybe [] pure (resetFor s), False)
+  | hasAck && not acceptable = let (c', out) = answerLimited env c (\x -> (x, maybe [] pure (resetFor s))) in (c', out, False)
   -- Second, check the RST bit.
   | has rst (flags s) = if hasAck then (closed Refused, [], False) else (c, [], False)
   -- Fourth, check the SYN bit.

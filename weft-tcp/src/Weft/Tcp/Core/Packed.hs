@@ -128,7 +128,7 @@ rests c =
     && not (ackNow r)
     && isNothing (dsack r)
     && null (sackRecent r)
-    && challengeCount r == 0
+    && challengeDue r == longAgo
     && outsideDue r == longAgo
     -- No timer is set, and no loss is being repaired.
     && timers c == noTimers
@@ -188,9 +188,7 @@ unpack (PackedIdle algorithm s chosen snd' rcv sendFrom receiveFrom recovered st
             ackNow = False,
             dsack = Nothing,
             sackRecent = [],
-            -- Long ago, so that the next challenge begins a new period.
-            challengePeriod = longAgo,
-            challengeCount = 0,
+            challengeDue = longAgo,
             outsideDue = longAgo,
             lastHeard = heardAt
           },

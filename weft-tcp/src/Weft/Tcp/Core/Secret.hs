@@ -16,6 +16,7 @@ module Weft.Tcp.Core.Secret
     readCookie,
     cookieLifetime,
     synHash,
+    addressHash,
     promiseStamp,
     readStamp,
   )
@@ -67,6 +68,14 @@ offsetFor s f = fromIntegral (hash s 2 f [])
 -- | A hash of a SYN, given its sequence number.
 synHash :: Secret -> Flow -> Word32 -> Word64
 synHash s f n = hash s 4 f [n]
+
+-- | A hash of an address; for IPv6, of its network of 64 bits, which one host may have to itself.
+addressHash :: Secret -> Address -> Word64
+addressHash s a = hash s 5 (Flow 0 network 0 network) []
+  where
+    network = case a of
+      V4 _ -> a
+      V6 high _ -> V6 high 0
 
 -- | The options of a SYN that its cookie encodes.
 data Promise = Promise

@@ -176,12 +176,9 @@ data Receive = Receive
     -- | A position in each range to report, the one that changed last first (RFC
     -- 2018, section 4). At most four.
     sackRecent :: ![Pos],
-    -- | Challenge ACKs are counted in periods.
-    challengePeriod :: {-# UNPACK #-} !Instant,
-    challengeCount :: {-# UNPACK #-} !Int,
-    -- | When the next answer to a segment outside of the window would be due if they were sent at their greatest rate;
+    -- | The limits on challenge ACKs and on answers to segments outside of the window ("Weft.Tcp.Core.Rate");
     -- 'longAgo' if none was sent lately.
-    outsideDue :: {-# UNPACK #-} !Instant,
+    challengeDue, outsideDue :: {-# UNPACK #-} !Instant,
     -- | When the last acceptable segment arrived.
     lastHeard :: {-# UNPACK #-} !Instant
   }

@@ -14,7 +14,8 @@ where
 
 import Data.Word (Word32)
 import Weft.Tcp.Core.Config
-import Weft.Tcp.Core.Emit (timestampNow)
+import Weft.Tcp.Core.Emit (outsideRate, timestampNow)
+import Weft.Tcp.Core.Rate
 import Weft.Tcp.Core.State
 import Weft.Tcp.Core.Time
 import Weft.Tcp.Wire.Options
@@ -26,7 +27,9 @@ data Waiting = Waiting
     waitRcv :: {-# UNPACK #-} !Pos,
     waitTsRecent :: {-# UNPACK #-} !Word32,
     waitAgreed :: !Agreed,
-    endsAt :: {-# UNPACK #-} !Instant
+    endsAt :: {-# UNPACK #-} !Instant,
+    -- | The limit on answers ("Weft.Tcp.Core.Rate").
+    answersDue :: {-# UNPACK #-} !Instant
   }
 
 -- | The result of a segment.
@@ -46,18 +49,20 @@ compact c =
       waitRcv = rcvNxt (receiveSide c),
       waitTsRecent = tsRecent (receiveSide c),
       waitAgreed = agreed c,
-      endsAt = stateEndsAt (timers c)
+      endsAt = stateEndsAt (timers c),
+      answersDue = outsideDue (receiveSide c)
     }
 
 -- | A segment arrives. A RST does not end the wait (RFC 1337); a FIN again restarts
--- it; a SYN that cannot be an old one may begin anew (RFC 6191). Other SYNs are acknowledged, as in other states.
+-- it; a SYN that cannot be an old one may begin anew (RFC 6191). Other SYNs are acknowledged, as in other states. The
+-- answers are limited: five at once, then one in each half second (RFC 5961, section 7).
 respond :: Env -> Segment -> Waiting -> Answer
 respond env s w
   | now env >= endsAt w = Over
   | has rst (flags s) = Stay w []
   | has syn (flags s) && not (has ack (flags s)) && isNewer = Reusable
-  | has fin (flags s) && at + sequenceLength s == waitRcv w = Stay w {endsAt = now env `after` timeWaitTime (config env)} [answer]
-  | sequenceLength s > 0 || at /= waitRcv w = Stay w [answer]
+  | has fin (flags s) && at + sequenceLength s == waitRcv w = answered w {endsAt = now env `after` timeWaitTime (config env)}
+  | sequenceLength s > 0 || at /= waitRcv w = answered w
   | otherwise = Stay w []
   where
     at = unwrap (waitRcv w) (seqNumber s)
@@ -67,6 +72,7 @@ respond env s w
       Just (Timestamps v _) | offerTimestamps (config env) -> not (useTimestamps a) || later v > 0 || (later v == 0 && at > waitRcv w)
       _ -> at > waitRcv w
     later v = unwrap 0 (v - waitTsRecent w)
+    answered x = maybe (Stay x []) (\due -> Stay x {answersDue = due} [answer]) (spend outsideRate (now env) (answersDue x))
     answer =
       Segment
         { seqNumber = wrap (waitSnd w),

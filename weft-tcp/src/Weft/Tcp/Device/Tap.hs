@@ -22,9 +22,11 @@ import Data.IORef
 import qualified Weft.Core.Time as Clock
 import Weft.Duration (Duration, seconds)
 import Weft.Sys (now)
+import Weft.Tcp.Core.Time (Instant (..))
 import Weft.Tcp.Device
 import Weft.Tcp.Device.Neighbours
 import Weft.Tcp.Device.Tun
+import Weft.Tcp.Stack.Answers (Answers, Kind (..), mayAnswer, newAnswers)
 import Weft.Tcp.Wire.Address
 import Weft.Tcp.Wire.Ethernet
 import qualified Weft.Tcp.Wire.IPv6 as V6
@@ -52,12 +54,14 @@ data TapSettings = TapSettings
 tapNamed :: String -> [Address] -> TapSettings
 tapNamed name addresses = TapSettings name (HardwareAddress 0x027765667401) addresses id True (seconds 30)
 
--- | The neighbour cache of a device. The receiving thread and sending threads change both fields, by atomic
+-- | The neighbour cache of a device. The receiving thread and sending threads change the first two fields, by atomic
 -- operations.
 data Cache = Cache
   { neighbours :: !(IORef (Neighbours Waiting)),
     -- | Whether a timer for the next requests is set.
-    asking :: !(IORef Bool)
+    asking :: !(IORef Bool),
+    -- | The limits on answers to stations.
+    answers :: !Answers
   }
 
 -- | A packet that waits for its neighbour's link-layer address, and what the link has to do with it.
@@ -74,7 +78,7 @@ openTap s = openLink True (TunSettings (tapName s) (tapOffload s) 1) >>= overFra
 -- used.
 overFrames :: TapSettings -> Device -> IO Device
 overFrames s raw = do
-  cache <- Cache <$> newIORef noNeighbours <*> newIORef False
+  cache <- Cache <$> newIORef noNeighbours <*> newIORef False <*> newAnswers
   pure raw {deviceQueues = map (queue cache) (deviceQueues raw)}
   where
     queue cache q =
@@ -104,7 +108,7 @@ arriveArp s cache out a = do
   let toUs = targetAddress a `elem` tapAddresses s
       said = if arpOperation a == ArpReply && toUs then answered (tapReachableTime s) else announced toUs
   learn s cache out said (senderAddress a) (senderHardware a)
-  when (arpOperation a == ArpRequest && toUs) $
+  when (arpOperation a == ArpRequest && toUs) . answering cache (senderAddress a) $
     out NoOffload [frameHeader (senderHardware a) (tapHardware s) typeArp, encodeArp (Arp ArpReply (tapHardware s) (targetAddress a) (senderHardware a) (senderAddress a))]
 
 -- | Handle neighbour discovery; pass other packets on. Neighbour discovery packets must not have
@@ -119,7 +123,7 @@ arrive6 s cache out packet = case V6.decode (incomingPacket packet) of
       case m of
         Icmp6.NeighbourSolicitation target from | V6.hopLimit h == 255 -> do
           forM_ from (learn s cache out (announced (target `elem` tapAddresses s)) (V6.source6 h))
-          when (target `elem` tapAddresses s) (advertise (V6.source6 h) target)
+          when (target `elem` tapAddresses s) (answering cache (V6.source6 h) (advertise (V6.source6 h) target))
           pure []
         Icmp6.NeighbourAdvertisement _ solicited overrides target from
           | V6.hopLimit h == 255 -> do
@@ -148,6 +152,16 @@ arrive6 s cache out packet = case V6.decode (incomingPacket packet) of
 -- | A packet of neighbour discovery, from one address to another.
 packet6 :: Address -> Address -> Icmp6.Message -> ByteString
 packet6 own to m = V6.encode (V6.plain 58 own to) {V6.hopLimit = 255} (Icmp6.encode own to m)
+
+-- | Answer a station at an address, unless too many were answered. A station can take any address of the link, so that a
+-- keyed hash would gain nothing.
+answering :: Cache -> Address -> IO () -> IO ()
+answering cache to act = do
+  Clock.Instant ns <- now
+  allowed <- mayAnswer (answers cache) LinkAnswers (Instant (fromIntegral (ns `div` 1000))) $ case to of
+    V4 a -> fromIntegral a
+    V6 _ low -> low
+  when allowed act
 
 -- | Store a neighbour's address, and send the packets that were queued for it.
 learn :: TapSettings -> Cache -> Send -> Said -> Address -> HardwareAddress -> IO ()

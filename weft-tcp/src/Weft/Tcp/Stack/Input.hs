@@ -27,6 +27,7 @@ import Weft.Tcp.Core.State (isSynchronized)
 import qualified Weft.Tcp.Core.TimeWait as TimeWait
 import Weft.Tcp.Device
 import Weft.Tcp.Stack
+import Weft.Tcp.Stack.Answers (Kind (..), mayAnswer)
 import Weft.Tcp.Stack.Step
 import Weft.Tcp.Stack.SynFilter (admits)
 import Weft.Tcp.Wire.Address
@@ -173,7 +174,15 @@ arriveNew st f isn s = do
     Nothing -> refuse st f s
 
 refuse :: Stack -> Flow -> Segment -> IO ()
-refuse st f s = forM_ (resetFor s) (\r -> count st ResetsOut >> sendSegment st (usualChoices st) f 65535 r)
+refuse st f s = forM_ (resetFor s) $ \r ->
+  answering st Resets (remoteAddress f) (count st ResetsOut >> sendSegment st (usualChoices st) f 65535 r)
+
+-- | Answer a stranger at an address, unless too many were answered.
+answering :: Stack -> Kind -> Address -> IO () -> IO ()
+answering st kind to act = do
+  Env t _ <- stackEnv st to
+  allowed <- mayAnswer (answers st) kind t (addressHash (secret st) to)
+  if allowed then act else count st AnswersLimited
 
 -- | Choices for segments that are sent without a connection.
 usualChoices :: Stack -> Choices
@@ -252,7 +261,7 @@ arriveIcmp :: Stack -> Packet.Packet -> IO ()
 arriveIcmp st (Packet.Packet src dst _ body) = case Icmp.decode body of
   Left _ -> count st Malformed'
   Right m -> case m of
-    Icmp.EchoRequest i n d -> sendWhole st (Packet.Packet dst src 1 (Icmp.encode (Icmp.EchoReply i n d)))
+    Icmp.EchoRequest i n d -> answering st EchoReplies src $ sendWhole st (Packet.Packet dst src 1 (Icmp.encode (Icmp.EchoReply i n d)))
     -- Old routers do not report the MTU. Every host accepts 576 bytes (RFC 1191, section 5).
     Icmp.FragmentationNeeded mtu quoted -> quotes4 quoted (\w -> PathMtu w ((if mtu == 0 then 576 else max 552 (fromIntegral mtu)) - 20))
     Icmp.Unreachable code quoted | code `elem` [2, 3] -> quotes4 quoted Unreached
@@ -272,7 +281,7 @@ arriveIcmp6 :: Stack -> Packet.Packet -> IO ()
 arriveIcmp6 st (Packet.Packet src dst _ body) = case Icmp6.decode src dst body of
   Left _ -> count st Malformed'
   Right m -> case m of
-    Icmp6.EchoRequest i n d -> sendWhole st (Packet.Packet dst src 58 (Icmp6.encode dst src (Icmp6.EchoReply i n d)))
+    Icmp6.EchoRequest i n d -> answering st EchoReplies src $ sendWhole st (Packet.Packet dst src 58 (Icmp6.encode dst src (Icmp6.EchoReply i n d)))
     -- RFC 8201, 4: a smaller MTU than that of any IPv6 link is not believed.
     Icmp6.PacketTooBig mtu quoted | mtu >= 1280 -> quotes6 quoted (\w -> PathMtu w (fromIntegral (min 65575 mtu) - 40))
     Icmp6.Unreachable code quoted | code == 4 -> quotes6 quoted Unreached
@@ -285,15 +294,11 @@ arriveIcmp6 st (Packet.Packet src dst _ body) = case Icmp6.decode src dst body o
         about st (Flow (word16At q 42) (v6At q 24) (word16At q 40) (v6At q 8)) (event (word32At q 44))
       | otherwise = pure ()
 
--- | Tell the source of an IPv6 packet what is wrong with it (RFC 4443, section 3.4), unless many errors were sent in this
--- second (section 2.4 (f)). A packet to a multicast address is answered from an address of the stack.
+-- | Tell the source of an IPv6 packet what is wrong with it (RFC 4443, section 3.4). A packet to a multicast address is
+-- answered from an address of the stack.
 tell :: Stack -> ByteString -> Packet.Problem -> IO ()
-tell st packet (Packet.Problem src dst code at) = forM_ (take 1 own) $ \from -> when (isFromElsewhere st src) $ do
-  Env (Instant t) _ <- stackEnv st from
-  let second = t `div` 1000000
-  allowed <- atomicModifyIORef' (icmpErrors st) $ \(s, n) ->
-    let sent = if s == second then n else 0 in if sent < 100 then ((second, sent + 1), True) else ((s, n), False)
-  when allowed $
+tell st packet (Packet.Problem src dst code at) = forM_ (take 1 own) $ \from ->
+  when (isFromElsewhere st src) . answering st Errors src $
     sendWhole st (Packet.Packet from src 58 (Icmp6.encode from src (Icmp6.ParameterProblem code at (B.take 1232 packet))))
   where
     own

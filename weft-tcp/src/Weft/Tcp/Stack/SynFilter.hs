@@ -22,24 +22,19 @@ import Data.Bits (setBit, shiftR, testBit, (.&.))
 import Data.IORef
 import Data.Word (Word64)
 import Weft.Sys (AtomicWords, newAtomicWords, peekWord, pokeWord)
+import Weft.Tcp.Core.Rate
 import Weft.Tcp.Core.Time
 
 -- | The state of a stack's filter. Used by all loops without a lock: a race between them answers one SYN more or less.
 data SynFilter = SynFilter
-  { -- | The nanoseconds that each answer takes of the time.
-    filterInterval :: !Int,
-    -- | When the next answer would be due if the rate were the same all the time, in nanoseconds: an answer is sent if it
-    -- is due, and at first it is due since a tenth of a second at most.
+  { filterRate :: !Rate,
+    -- | The state of the limit, in microseconds.
     filterDue :: !AtomicWords,
     filterSeen :: !(IORef Seen)
   }
 
 -- | What came lately: since that time, and in the generation before. Both are allocated in the first flood.
 data Seen = NoneYet | Seen !Instant !AtomicWords !AtomicWords
-
--- | How long unused answers may be used later, in nanoseconds: 100 ms.
-filterBurst :: Int
-filterBurst = 100000000
 
 -- | How long a generation lasts: 2 s. A bit is known for as long at least, in which a client repeats its SYN once.
 generationTime :: Micros
@@ -52,19 +47,16 @@ generationBits = 33554432
 
 -- | A filter that lets so many SYNs a second pass in any case, and a tenth of them at once.
 newSynFilter :: Int -> IO SynFilter
-newSynFilter rate = SynFilter (1000000000 `div` max 1 rate) <$> newAtomicWords 1 <*> newIORef NoneYet
+newSynFilter rate = SynFilter (perSecond (max 1 (rate `div` 10)) rate) <$> newAtomicWords 1 <*> newIORef NoneYet
 
 -- | Whether to answer a SYN that arrives at the given time and has the given keyed hash, which is used above the rate
 -- only.
 admits :: SynFilter -> Instant -> Word64 -> IO Bool
 admits f t h = do
-  due <- max (present - filterBurst) <$> peekWord (filterDue f) 0
-  if due <= present
-    then True <$ pokeWord (filterDue f) 0 (due + filterInterval f)
-    else repeated f t h
-  where
-    Instant us = t
-    present = us * 1000
+  due <- Instant <$> peekWord (filterDue f) 0
+  case spend (filterRate f) t due of
+    Just (Instant next) -> True <$ pokeWord (filterDue f) 0 next
+    Nothing -> repeated f t h
 
 -- | Whether the SYN came before; from now on it did.
 repeated :: SynFilter -> Instant -> Word64 -> IO Bool

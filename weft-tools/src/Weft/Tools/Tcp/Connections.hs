@@ -66,6 +66,7 @@ described c = case c of
   Accepted -> ("accepted", "Connections that were opened by a peer.")
   Connects -> ("connects", "Connections that were opened by this program.")
   CallbackErrors -> ("callback_errors", "Exceptions of the callbacks for packet logs and for soft errors.")
+  AnswersLimited -> ("answers_limited", "Resets, echo replies and ICMP errors that were not sent, as there were too many.")
 
 -- | Serve @\/metrics\/connections@ for requests that the function allows, if there is a stack.
 connectionsPage :: (Request -> IO Bool) -> IO (Maybe Stack) -> Middleware

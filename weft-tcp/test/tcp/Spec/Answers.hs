@@ -1,0 +1,128 @@
+-- |
+-- What strangers can make a stack answer: each kind of answer is limited, for each address that it goes to and in all.
+module Spec.Answers (tests) where
+
+import Control.Monad
+import qualified Data.ByteString as B
+import Data.IORef
+import GHC.Clock (getMonotonicTime)
+import Lone
+import Test.Tasty
+import Test.Tasty.HUnit
+import Weft.Tcp
+import Weft.Tcp.Device
+import Weft.Tcp.Device.Tap
+import Weft.Tcp.Stack.Input (arriveBatch)
+import Weft.Tcp.Wire.Address
+import Weft.Tcp.Wire.Ethernet
+import qualified Weft.Tcp.Wire.IPv6 as V6
+import qualified Weft.Tcp.Wire.Icmp as Icmp
+import qualified Weft.Tcp.Wire.Icmp6 as Icmp6
+import Weft.Tcp.Wire.Options (noOptions)
+import qualified Weft.Tcp.Wire.Packet as Packet
+import Weft.Tcp.Wire.Segment (Segment (Segment, flags), ack, fin, rst, syn)
+
+tests :: TestTree
+tests =
+  testGroup
+    "answers"
+    [ testCase "20,000 segments to a closed port: a hundred resets at once, then a thousand a second; another address gets its own" resets,
+      testCase "20,000 echo requests: a hundred answers at once, then a thousand a second; another address gets its own" echoes,
+      testCase "TIME-WAIT: 1,000 old SYNs and 1,000 segments outside of the window draw a few answers (RFC 5961, section 7)" timeWait,
+      testCase "1,000 ARP requests of a station draw ten answers at once, then ten a second; another station gets its own" arps,
+      testCase "1,000 neighbour solicitations of a station draw ten answers at once, then ten a second" solicitations
+    ]
+
+-- | Run an action many times. Returns the number of packets sent, and the seconds that it took.
+answersTo :: Int -> IO [B.ByteString] -> IO () -> IO (Int, Double)
+answersTo many sent act = do
+  void sent
+  begun <- getMonotonicTime
+  replicateM_ many act
+  ended <- getMonotonicTime
+  n <- length <$> sent
+  pure (n, ended - begun)
+
+-- | Whether so many answers came at once and so many a second, at most, and those at once at least.
+limitedTo :: Int -> Double -> (Int, Double) -> Assertion
+limitedTo once each (n, time) = assertBool (show (n, time)) (n >= once && fromIntegral n <= fromIntegral once + 1 + each * time)
+
+strange :: Address -> Packet.Packet -> Incoming
+strange from p = Incoming (Packet.encode p {Packet.packetSource = from}) False True
+
+resets :: Assertion
+resets = withLone id $ \st sent -> do
+  let from a = arriveBatch st [packetFrom a 4000 (Segment 1 5 ack 500 0 noOptions [])]
+  answersTo 20000 sent (from addressA) >>= limitedTo 100 1000
+  mapM_ from others
+  out <- mapM (either assertFailure pure . decoded) =<< sent
+  assertBool (show (map flags out)) (length out >= 8 && all ((== rst) . flags) out)
+  suppressed <- readCounter st AnswersLimited
+  assertBool (show suppressed) (suppressed > 100)
+
+echoes :: Assertion
+echoes = withLone id $ \st sent -> do
+  let from a = arriveBatch st [strange a (Packet.Packet a addressB 1 (Icmp.encode (Icmp.EchoRequest 1 2 (B.replicate 8 7))))]
+  answersTo 20000 sent (from addressA) >>= limitedTo 100 1000
+  mapM_ from others
+  sent >>= assertBool "others were not answered" . (>= 8) . length
+
+timeWait :: Assertion
+timeWait = withLone (\s -> s {stackConfig = (stackConfig s) {timeWaitTime = 600000000}}) $ \st sent -> do
+  l <- listen st Nothing 80
+  p <- established st sent 4000 100000
+  sock <- accept l
+  close sock
+  let q = p {ourNext = ourNext p + 1}
+  says st q 0 (ack <> fin) B.empty
+  let old = arriveBatch st [packetFrom addressA 4000 (Segment 99000 0 syn 500 0 noOptions [])]
+      outside = says st q (negate 50000) ack B.empty
+  answersTo 1000 sent (old >> outside) >>= limitedTo 4 2
+  -- Another connection in TIME-WAIT has its own limit.
+  p2 <- established st sent 4001 100000
+  sock2 <- accept l
+  close sock2
+  says st p2 {ourNext = ourNext p2 + 1} 0 (ack <> fin) B.empty
+  void sent
+  says st p2 {ourNext = ourNext p2 + 1} (negate 50000) ack B.empty
+  sent >>= (@?= 1) . length
+
+-- | One or two of them may share a counter with 'addressA'.
+others :: [Address]
+others = [V4 (0x0a0a0a00 + n) | n <- [1 .. 10]]
+
+-- An Ethernet link --------------------------------------------------------------------------
+
+-- | A TAP device without a kernel: an action that receives a frame from a station, and one that gives the frames sent.
+onLink :: [Address] -> ((HardwareAddress -> EtherType -> B.ByteString -> IO ()) -> IO [B.ByteString] -> IO a) -> IO a
+onLink own act = do
+  arriving <- newIORef []
+  out <- newIORef []
+  let raw = Device "none" 1514 False [Queue (atomicModifyIORef' arriving (\l -> ([], l))) (\_ parts -> atomicModifyIORef' out (\l -> (B.concat parts : l, ())))] (pure ())
+  tap <- overFrames (tapNamed "none" own) {tapHardware = ours} raw
+  let hears from kind body = do
+        writeIORef arriving [Incoming (encodeFrame (Frame ours from kind body)) False True]
+        mapM_ receiveBatch (deviceQueues tap)
+  act hears (atomicModifyIORef' out (\l -> ([], reverse l)))
+
+ours, station, station' :: HardwareAddress
+ours = HardwareAddress 0x020000000001
+station = HardwareAddress 0x020000000002
+station' = HardwareAddress 0x020000000003
+
+arps :: Assertion
+arps = onLink [addressB] $ \hears sent -> do
+  let asks from a = hears from typeArp (encodeArp (Arp ArpRequest from a (HardwareAddress 0) addressB))
+  answersTo 1000 sent (asks station addressA) >>= limitedTo 10 10
+  asks station' (V4 0x0a000003)
+  sent >>= (@?= 1) . length
+
+solicitations :: Assertion
+solicitations = onLink [own] $ \hears sent -> do
+  let asks from to = hears station typeIPv6 (V6.encode (V6.plain 58 from to) {V6.hopLimit = 255} (Icmp6.encode from to (Icmp6.NeighbourSolicitation own (if isUnicast from then Just station else Nothing))))
+  answersTo 1000 sent (asks peer own) >>= limitedTo 10 10
+  -- Those of duplicate address detection, whose answers go to all nodes.
+  answersTo 1000 sent (asks (V6 0 0) (solicitedNode own)) >>= limitedTo 10 10
+  where
+    own = V6 0xfe80000000000000 1
+    peer = V6 0xfe80000000000000 2
