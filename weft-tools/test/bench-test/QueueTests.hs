@@ -5,6 +5,7 @@ module QueueTests (queues, descriptors) where
 import Control.Concurrent
 import Control.Exception
 import Control.Monad
+import Data.Char (toLower)
 import Data.IORef
 import GHC.Conc (BlockReason (BlockedOnMVar), ThreadStatus (..), threadStatus)
 import System.Timeout (timeout)
@@ -23,15 +24,38 @@ queues =
         release q
         mapM_ result asked
         done q >>= (@?= [('a', 1), ('b', 1), ('c', 1), ('a', 2), ('b', 2), ('a', 3)]),
+      testCase "groups are served in turn, and in a group its clients" $ do
+        q <- busy 8 100
+        asked <- mapM (ask q) [('a', 1), ('a', 2), ('A', 1), ('A', 2), ('b', 1), ('b', 2), ('b', 3)]
+        release q
+        mapM_ result asked
+        done q >>= (@?= [('a', 1), ('b', 1), ('A', 1), ('b', 2), ('a', 2), ('b', 3), ('A', 2)]),
       testCase "work beyond the limits is refused at once, and accepted when there is room again" $ do
         q <- busy 2 3
-        asked <- mapM (ask q) [('a', 1), ('a', 2), ('b', 1)]
-        answer q ('a', 3) >>= (@?= Left ClientFull)
-        answer q ('b', 2) >>= (@?= Left AllFull)
-        answer q ('c', 1) >>= (@?= Left AllFull)
+        asked <- mapM (ask q) [('a', 1), ('b', 1), ('b', 2)]
+        answer q ('b', 3) >>= (@?= Left ClientFull)
+        answer q ('a', 2) >>= (@?= Left AllFull)
         release q
-        mapM result asked >>= (@?= map Right [('a', 1), ('a', 2), ('b', 1)])
-        forM_ [('a', 3), ('b', 2), ('c', 1)] $ \name -> answer q name >>= (@?= Right name),
+        mapM result asked >>= (@?= map Right [('a', 1), ('b', 1), ('b', 2)])
+        forM_ [('b', 3), ('a', 2)] $ \name -> answer q name >>= (@?= Right name),
+      testCase "if all places are taken, a client takes one of the group with the most, until it has as many" $ do
+        q <- busy 3 6
+        asked <- mapM (ask q) [('a', 1), ('a', 2), ('a', 3), ('A', 1), ('A', 2), ('b', 1)]
+        c <- mapM (ask q) [('c', 1), ('c', 2)]
+        -- Of the client with more, the newest.
+        mapM result [asked !! 2, asked !! 1] >>= (@?= [Left AllFull, Left AllFull])
+        forM_ [('c', 3), ('a', 4)] $ \name -> answer q name >>= (@?= Left AllFull)
+        b <- ask q ('b', 2)
+        result (asked !! 4) >>= (@?= Left AllFull)
+        release q
+        mapM result ([asked !! 0, asked !! 3, asked !! 5, b] <> c) >>= (@?= map Right [('a', 1), ('A', 1), ('b', 1), ('b', 2), ('c', 1), ('c', 2)])
+        done q >>= (@?= [('a', 1), ('b', 1), ('c', 1), ('A', 1), ('b', 2), ('c', 2)]),
+      testCase "of a thousand places, 128 attackers with all the work that they may have take none from others" $ do
+        q <- busyFor id 8 1000
+        _ <- mapM (ask q) [(attacker, n) | n <- [1 .. 8], attacker <- [1 .. 128 :: Int]]
+        others <- mapM (\client -> ask q (client, 1)) [1001 .. 1020]
+        release q
+        mapM result others >>= (@?= [Right (client, 1) | client <- [1001 .. 1020]]),
       testCase "the same work of a client is done once, and takes one place" $ do
         q <- busy 1 100
         asked <- replicateM 5 (ask q ('a', 1))
@@ -71,29 +95,33 @@ descriptors =
     sockets n = n + max 3 (n `div` 16) :: Int
 
 -- | A client and the key of its work.
-type Name = (Char, Int)
+type Name client = (client, Int)
 
 -- | A queue whose thread is busy with another client's work until it is released.
-data Busy = Busy {queue :: FairQueue Char Int Name, release :: IO (), history :: IORef [Name]}
+data Busy client = Busy {queue :: FairQueue client client Int (Name client), release :: IO (), history :: IORef [Name client]}
 
-busy :: Int -> Int -> IO Busy
-busy ofClient ofAll = do
-  q <- newFairQueue ofClient ofAll
+-- | A letter's group is that of the small one.
+busy :: Int -> Int -> IO (Busy Char)
+busy = busyFor toLower
+
+busyFor :: (Ord client, Enum client) => (client -> client) -> Int -> Int -> IO (Busy client)
+busyFor groupOf ofClient ofAll = do
+  q <- newFairQueue groupOf ofClient ofAll
   began <- newEmptyMVar
   gate <- newEmptyMVar
-  _ <- forkIO (void (askFor q 'z' 0 (putMVar began () >> takeMVar gate >> pure ('z', 0))))
+  _ <- forkIO (void (askFor q (toEnum 0) 0 (putMVar began () >> takeMVar gate >> pure (toEnum 0, 0))))
   takeMVar began
   Busy q (putMVar gate ()) <$> newIORef []
 
 -- | What was done, in order, after the queue was released.
-done :: Busy -> IO [Name]
+done :: Busy client -> IO [Name client]
 done q = reverse <$> readIORef (history q)
 
-answer :: Busy -> Name -> IO (Either Refusal Name)
+answer :: Ord client => Busy client -> Name client -> IO (Either Refusal (Name client))
 answer q name@(client, key) = askFor (queue q) client key (name <$ modifyIORef' (history q) (name :))
 
 -- | Ask in a thread. Returns when the work is in the queue.
-ask :: Busy -> Name -> IO (ThreadId, MVar (Either SomeException (Either Refusal Name)))
+ask :: Ord client => Busy client -> Name client -> IO (ThreadId, MVar (Either SomeException (Either Refusal (Name client))))
 ask q = waiting . answer q
 
 waiting :: IO a -> IO (ThreadId, MVar (Either SomeException a))

@@ -277,7 +277,7 @@ tests program =
           hGetLine (output p) >>= (@?= "weft: reloaded")
           served port "a" >>= (@?= "<p>home</p>"),
       testCase "SIGHUP reports the settings that need a restart, until they are as they were, and no others" . inFolder $ \folder -> do
-        selfSigned folder "localhost" "key.pem" "chain.pem"
+        selfSigned folder "*.test" "key.pem" "chain.pem"
         let certificate = "certificate: " <> folder </> "chain.pem, key: " <> folder </> "key.pem"
             whole = ["port: 0", "listing: true", "certificate: " <> folder </> "chain.pem", "key: " <> folder </> "key.pem", "hosts:"]
             before = whole <> ["  a.test: {" <> certificate <> "}"]

@@ -22,7 +22,7 @@ import Test.Tasty.HUnit hiding (testCase)
 import Weft.Test.Skip (testCase)
 
 tests :: FilePath -> TestTree
-tests program = testGroup "passwords" [access program, firstRequests program, keptOverReload program, guesses program]
+tests program = testGroup "passwords" [access program, firstRequests program, keptOverReload program, guesses program, oneCost program, sites program]
 
 access :: FilePath -> TestTree
 access program = testCase "--basic-auth: names and passwords, a reload, and a malformed file" . inFolder $ \folder -> do
@@ -125,6 +125,43 @@ guesses program = testCase "--basic-auth: a client that guesses gets 429, and an
     refused >>= mapM_ (has "Retry-After: 5")
     statuses <- map status <$> readIORef seen
     assertBool (show statuses) (all (`elem` [401, 429]) statuses && 401 `elem` statuses)
+
+oneCost :: FilePath -> TestTree
+oneCost program = testCase "--basic-auth: a wrong password takes the work of the highest cost, for any name" . inFolder $ \folder -> do
+  let users = folder </> ".users"
+  -- Bob's hash is of cost 5.
+  writeFile users (unlines [slowly, "bob:$2y$05$q/CF38ZqM8E6v69QnSYuqe/rYpY7dj7v2fRI6mkfUOKLZO5CqhA4u"])
+  weft program [] ["serve", folder, "--port", "0", "--basic-auth", users] $ \p -> do
+    port <- portOf p
+    -- alice:wrong, bob:wrong, carol:wrong.
+    found <- forM ["YWxpY2U6d3Jvbmc=", "Ym9iOndyb25n", "Y2Fyb2w6d3Jvbmc="] $ \credentials ->
+      costOf p (from (127, 0, 0, 1) port credentials >>= (@?= 401) . status)
+    assertBool (show found <> " ticks of CPU time") (minimum found > 0 && maximum found < 3 * minimum found)
+    from (127, 0, 0, 1) port "Ym9iOnNlY3JldA==" >>= answered 200 "<p>home</p>"
+
+sites :: FilePath -> TestTree
+sites program = testCase "--basic-auth: the networks of one site, an IPv6 prefix of 48 bits, share its turns" . inFolder $ \folder -> do
+  let users = folder </> ".users"
+  writeFile users slowly
+  weft program [] ["serve", folder, "--port", "0", "--basic-auth", users, "--trusted-proxy", "127.0.0.1"] $ \p -> do
+    port <- portOf p
+    sent <- newIORef (0 :: Int)
+    ended <- newIORef (0 :: Int)
+    let count' ref = atomicModifyIORef' ref (\n -> (n + 1, ()))
+        guess client password = connected port $ \s -> do
+          sendAll s (B.pack ("GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX-Forwarded-For: " <> client <> "\r\nAuthorization: Basic YWxpY2U6" <> password <> "\r\n\r\n"))
+          count' sent
+          recvAll s >>= (@?= 401) . status
+          count' ended
+        networks = [("2001:db8:0:" <> show n <> "::1", password) | n <- [1 .. 12 :: Int], password <- ["YWFh", "YmJi"]]
+    withAsync (void (mapConcurrently (uncurry guess) networks)) $ \flood -> do
+      until' ((== length networks) <$> readIORef sent)
+      before <- readIORef ended
+      guess "2001:db8:1::1" "Y2Nj"
+      meanwhile <- subtract before <$> readIORef ended
+      -- It is one of them. The hash that is being computed, and one of the other site, come before.
+      assertBool (show meanwhile <> " were answered before") (meanwhile <= 6)
+      wait flood
 
 -- | A request with these credentials from an address of this machine.
 from :: (Word8, Word8, Word8, Word8) -> PortNumber -> String -> IO B.ByteString

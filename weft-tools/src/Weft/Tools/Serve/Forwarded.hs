@@ -9,6 +9,7 @@ module Weft.Tools.Serve.Forwarded
     throughProxy,
     forwarded,
     clientNetwork,
+    clientSite,
     Addresses,
     newAddresses,
   )
@@ -96,11 +97,18 @@ nearestKnown proxies request = case reverse (concatMap (members . snd) (filter (
 -- | The address or, for IPv6, the first 64 bits of it, since a client can use every address with these bits. 'Nothing'
 -- for Unix sockets.
 clientNetwork :: SockAddr -> Maybe IP
-clientNetwork = fmap (network . plain . fst) . fromSockAddr
-  where
-    network ip = case ip of
-      IPv4 _ -> ip
-      IPv6 a -> IPv6 (addr (makeAddrRange a 64))
+clientNetwork = fmap (within 64 . plain . fst) . fromSockAddr
+
+-- | Of a 'clientNetwork', the address or, for IPv6, the first 48 bits: what a site gets as a rule (RFC 6177, 2), so that
+-- one client may have all networks in it.
+clientSite :: Maybe IP -> Maybe IP
+clientSite = fmap (within 48)
+
+-- | An IPv4 address, or that many bits of an IPv6 address.
+within :: Int -> IP -> IP
+within bits ip = case ip of
+  IPv4 _ -> ip
+  IPv6 a -> IPv6 (addr (makeAddrRange a bits))
 
 -- | The members of a field that is a list, without those that are empty (RFC 9110, 5.6.1.2).
 members :: B.ByteString -> [B.ByteString]

@@ -216,7 +216,7 @@ table =
       switch (\v s -> s {compress = v}),
     live What "cors-origin" (Many "ORIGIN") "Allow pages of this origin to read responses, as https://example.org; '*' means every origin" $
       several corsOrigin (\v s -> s {corsOrigins = v}),
-    live What "basic-auth" (Optional "FILE") "Require a name and a password from this file, which htpasswd -B creates (bcrypt), except for files below /.well-known/acme-challenge/, redirects (--redirect), preflight requests (--cors-origin), /healthz, and /metrics for those who may read it (--metrics, --metrics-listen). One password is checked at a time, for each client (an IPv6 client is its /64 network) in turn; a client with 8 that wait gets 429, and with 100 of all clients everybody gets 503. What was accepted is not checked again (none)" $
+    live What "basic-auth" (Optional "FILE") "Require a name and a password from this file, which htpasswd -B creates (bcrypt), except for files below /.well-known/acme-challenge/, redirects (--redirect), preflight requests (--cors-origin), /healthz, and /metrics for those who may read it (--metrics, --metrics-listen). One password is checked at a time, for each client in turn: an IPv4 address, or an IPv6 network of 48 bits and in it each of 64 bits. One with 8 that wait gets 429. If 1000 of all wait, the client with the most gives a place to one with less, or else the next gets 503. What was accepted is not checked again. A wrong password takes as long as the highest cost in the file, whatever the name (none)" $
       oneOrNone filled (\v s -> s {basicAuth = v}),
     live What "cache" (One "MB") "Memory for the contents of small files (64)" $
       one (range 0 1000000) (\v s -> s {cacheBytes = 1000000 * v}),
