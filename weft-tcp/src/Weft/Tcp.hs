@@ -148,6 +148,7 @@ newStack s d = do
       <*> newIORef []
       <*> newEmptyMVar
       <*> newIORef noFragments
+      <*> newIORef NothingExpires
       -- RFC 6056: the search for a free port begins at an unpredictable port.
       <*> newIORef (49152 + fromIntegral (B.foldl' (\n b -> n * 256 + fromIntegral b) (0 :: Int) (B.drop 16 key) `mod` 16384))
       <*> pure counting

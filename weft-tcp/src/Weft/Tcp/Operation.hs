@@ -51,6 +51,7 @@ import Weft.Tcp.Core
 import Weft.Tcp.Core.Listener
 import Weft.Tcp.Core.Secret
 import Weft.Tcp.Stack
+import Weft.Tcp.Stack.Expiry (expireTimeWaits)
 import Weft.Tcp.Stack.Step
 import Weft.Tcp.Stack.Waker
 import Weft.Tcp.Wire.Address
@@ -88,7 +89,9 @@ beginConnect st to port
   | otherwise = case filter (sameFamily to) (stackAddresses (settings st)) of
     [] -> failWith "connect" eNETUNREACH
     own : _ -> do
-      expire st
+      -- A port whose TIME-WAIT is over is free, also if nobody has looked since.
+      Env t _ <- stackEnv st own
+      expireTimeWaits st t
       none <- noPortLeft st to port own
       when none (failWith "connect" eADDRNOTAVAIL)
       claim own (snd dynamicPorts - fst dynamicPorts)

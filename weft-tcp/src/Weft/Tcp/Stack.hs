@@ -11,6 +11,7 @@ module Weft.Tcp.Stack
   ( -- * The stack
     Stack (..),
     StackSettings (..),
+    Expiry (..),
     Counter (..),
     count,
     countIn,
@@ -42,6 +43,7 @@ module Weft.Tcp.Stack
     lookupListening,
 
     -- * Sending
+    answering,
     sendSegment,
     sendWhole,
   )
@@ -69,7 +71,7 @@ import Weft.Tcp.Core.Packed (Packed, pack)
 import Weft.Tcp.Core.Secret
 import Weft.Tcp.Core.TimeWait (Waiting)
 import Weft.Tcp.Device
-import Weft.Tcp.Stack.Answers (Answers)
+import Weft.Tcp.Stack.Answers (Answers, Kind, mayAnswer)
 import Weft.Tcp.Stack.Orphans (Orphans)
 import Weft.Tcp.Stack.SynFilter (SynFilter)
 import Weft.Tcp.Stack.Waker (Waker, newWaker)
@@ -127,6 +129,9 @@ data Stack = Stack
     fired :: !(IORef [Socket]),
     firedSignal :: !(MVar ()),
     fragments :: !(IORef Fragments),
+    -- | Whether entries of 'timeWaits' and 'fragments' expire later ("Weft.Tcp.Stack.Expiry"). Changed by atomic
+    -- operations, from any thread.
+    expiry :: !(IORef Expiry),
     -- | The next local port to try for an outgoing connection.
     nextPort :: !(IORef Word16),
     -- | Indexed by 'fromEnum' of a 'Counter'.
@@ -143,6 +148,12 @@ data Stack = Stack
     -- atomic operations.
     orphans :: !(IORef (Orphans Socket))
   }
+
+-- | The states are @NothingExpires -> TimerSet -> ExpiryDue -> NothingExpires@. Whoever adds an entry that expires makes
+-- the first move and sets a timer; the timer, on a dispatcher, makes the second one and wakes the timer loop, which makes
+-- the third one before it looks for expired entries. So no entry is without a timer.
+data Expiry = NothingExpires | TimerSet | ExpiryDue
+  deriving (Eq)
 
 -- | The counters of a stack.
 data Counter
@@ -358,6 +369,13 @@ lookupListening st a p = do
   pure (case Map.lookup (p, Just a) m of Nothing -> Map.lookup (p, Nothing) m; found -> found)
 
 -- Sending -----------------------------------------------------------------------------
+
+-- | Answer a stranger at an address, unless too many were answered.
+answering :: Stack -> Kind -> Address -> IO () -> IO ()
+answering st kind to act = do
+  Env t _ <- stackEnv st to
+  allowed <- mayAnswer (answers st) kind t (addressHash (secret st) to)
+  if allowed then act else count st AnswersLimited
 
 -- | Send a segment of a flow, with the connection's choices. The device splits it into parts of the given
 -- size if it is larger.

@@ -10,10 +10,14 @@ import Lone
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Tcp
+import Weft.Tcp.Core (Env (..), Instant (..))
 import Weft.Tcp.Device
 import Weft.Tcp.Device.Tap
+import Weft.Tcp.Stack (stackEnv)
+import Weft.Tcp.Stack.Expiry (expireAt)
 import Weft.Tcp.Stack.Input (arriveBatch)
 import Weft.Tcp.Wire.Address
+import Weft.Tcp.Wire.Bytes (Malformed)
 import Weft.Tcp.Wire.Ethernet
 import qualified Weft.Tcp.Wire.IPv6 as V6
 import qualified Weft.Tcp.Wire.Icmp as Icmp
@@ -29,6 +33,8 @@ tests =
     [ testCase "20,000 segments to a closed port: a hundred resets at once, then a thousand a second; another address gets its own" resets,
       testCase "20,000 echo requests: a hundred answers at once, then a thousand a second; another address gets its own" echoes,
       testCase "TIME-WAIT: 1,000 old SYNs and 1,000 segments outside of the window draw a few answers (RFC 5961, section 7)" timeWait,
+      testCase "fragments that are missing after 30 seconds: Time Exceeded, if the first one is there (RFC 1122, section 3.3.2)" missing,
+      testCase "the same over IPv6 (RFC 8200, section 4.5)" missing6,
       testCase "1,000 ARP requests of a station draw ten answers at once, then ten a second; another station gets its own" arps,
       testCase "1,000 neighbour solicitations of a station draw ten answers at once, then ten a second" solicitations
     ]
@@ -86,6 +92,45 @@ timeWait = withLone (\s -> s {stackConfig = (stackConfig s) {timeWaitTime = 6000
   void sent
   says st p2 {ourNext = ourNext p2 + 1} (negate 50000) ack B.empty
   sent >>= (@?= 1) . length
+
+-- | The ICMP messages to 'addressA' that a stack sends when the time for missing fragments is over.
+overdue :: [Incoming] -> IO [Either Malformed Icmp.Message]
+overdue parts = withLone id $ \st sent -> do
+  arriveBatch st parts
+  Env (Instant t) _ <- stackEnv st addressB
+  expireAt st (Instant (t + 29000000))
+  sent >>= (@?= [])
+  expireAt st (Instant (t + 31000000))
+  out <- sent
+  pure [Icmp.decode (Packet.packetBody p) | Right (Packet.Whole p) <- map Packet.decode out, Packet.packetDestination p == addressA]
+
+missing :: Assertion
+missing = do
+  let parts proto body = [Incoming f False True | f <- Packet.fragment 68 7 (Packet.Packet addressA addressB proto body)]
+      datagram = parts 17 (B.replicate 100 7)
+      first = mconcat (map incomingPacket (take 1 datagram))
+  overdue (take 2 datagram) >>= (@?= [Right (Icmp.TimeExceeded 1 first)])
+  -- Without the first fragment there is nothing to quote.
+  overdue (drop 1 datagram) >>= (@?= [])
+  overdue datagram >>= (@?= [])
+  -- An ICMP error is not answered, a query is (RFC 1122, section 3.2.2).
+  let about m = take 1 (parts 1 (Icmp.encode m))
+  overdue (about (Icmp.Unreachable 1 (B.replicate 100 7))) >>= (@?= [])
+  overdue (about (Icmp.EchoRequest 1 2 (B.replicate 100 7))) >>= (@?= 1) . length
+  -- Many at once are limited.
+  overdue [Incoming f False True | n <- [1 .. 200], f <- take 1 (Packet.fragment 68 n (Packet.Packet addressA addressB 17 (B.replicate 100 7)))] >>= (@?= 10) . length
+
+missing6 :: Assertion
+missing6 = withLone (\s -> s {stackAddresses = [own]}) $ \st sent -> do
+  let first = take 1 (Packet.fragment 1280 7 (Packet.Packet peer own 17 (B.replicate 3000 7)))
+  arriveBatch st [Incoming f False True | f <- first]
+  Env (Instant t) _ <- stackEnv st own
+  expireAt st (Instant (t + 31000000))
+  out <- sent
+  [Icmp6.decode own peer (Packet.packetBody p) | Right (Packet.Whole p) <- map Packet.decode out] @?= [Right (Icmp6.TimeExceeded 1 (B.take 1232 f)) | f <- first]
+  where
+    own = V6 0xfe80000000000000 1
+    peer = V6 0xfe80000000000000 2
 
 -- | One or two of them may share a counter with 'addressA'.
 others :: [Address]

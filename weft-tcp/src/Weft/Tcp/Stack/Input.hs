@@ -27,7 +27,8 @@ import Weft.Tcp.Core.State (isSynchronized)
 import qualified Weft.Tcp.Core.TimeWait as TimeWait
 import Weft.Tcp.Device
 import Weft.Tcp.Stack
-import Weft.Tcp.Stack.Answers (Kind (..), mayAnswer)
+import Weft.Tcp.Stack.Answers (Kind (..))
+import Weft.Tcp.Stack.Expiry (expireLater)
 import Weft.Tcp.Stack.Step
 import Weft.Tcp.Stack.SynFilter (admits)
 import Weft.Tcp.Wire.Address
@@ -51,7 +52,6 @@ inputLoop st queue = do
 -- | Process the packets of a batch.
 arriveBatch :: Stack -> [Incoming] -> IO ()
 arriveBatch st batch = do
-  expire st
   segments <- concat <$> mapM (arrivePacket st) batch
   case segments of
     (f, _) : others | all ((== f) . fst) others -> arriveFor st f (map snd segments)
@@ -72,7 +72,7 @@ arrivePacket st p = do
         Env (Instant t) _ <- stackEnv st dst
         whole <- atomicModifyIORef' (fragments st) $ \fs ->
           let (r, fs') = addFragment defaultLimits (fromIntegral t) key piece {pieceBytes = B.copy (pieceBytes piece)} fs in (fs', r)
-        maybe (pure []) (arriveJoined . Packet.reassembled key) whole
+        maybe ([] <$ expireLater st) (arriveJoined . Packet.reassembled key) whole
   where
     arriveJoined (Right packet) = arriveWhole st (Incoming (Packet.packetBody packet) False True) packet
     arriveJoined (Left bytes) = case Packet.decode bytes of
@@ -176,13 +176,6 @@ arriveNew st f isn s = do
 refuse :: Stack -> Flow -> Segment -> IO ()
 refuse st f s = forM_ (resetFor s) $ \r ->
   answering st Resets (remoteAddress f) (count st ResetsOut >> sendSegment st (usualChoices st) f 65535 r)
-
--- | Answer a stranger at an address, unless too many were answered.
-answering :: Stack -> Kind -> Address -> IO () -> IO ()
-answering st kind to act = do
-  Env t _ <- stackEnv st to
-  allowed <- mayAnswer (answers st) kind t (addressHash (secret st) to)
-  if allowed then act else count st AnswersLimited
 
 -- | Choices for segments that are sent without a connection.
 usualChoices :: Stack -> Choices

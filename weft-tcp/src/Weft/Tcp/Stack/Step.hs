@@ -10,14 +10,13 @@ module Weft.Tcp.Stack.Step
     applyWhen,
     inspect,
     begin,
-    expire,
     timerLoop,
   )
 where
 
 import Control.Concurrent.MVar
 import Control.Exception (evaluate, mask_, onException, uninterruptibleMask_)
-import Control.Monad (forM_, forever, unless, void, when)
+import Control.Monad (forM_, forever, unless, void)
 import Data.ByteString (ByteString)
 import Data.IORef
 import Data.Sequence (ViewL (..), viewl)
@@ -27,8 +26,9 @@ import qualified Weft.Tcp.Core.Listener as Listener
 import Weft.Tcp.Core.Packed
 import Weft.Tcp.Core.Secret (Flow (..))
 import Weft.Tcp.Core.State (choices, isOrphan, isSynchronized)
-import Weft.Tcp.Core.TimeWait (Waiting (endsAt), compact)
+import Weft.Tcp.Core.TimeWait (compact)
 import Weft.Tcp.Stack
+import Weft.Tcp.Stack.Expiry (expireDue, expireLater)
 import Weft.Tcp.Stack.Orphans (adopt, forget)
 import Weft.Tcp.Stack.Waker (wake)
 import qualified Weft.Timer as Timer
@@ -152,6 +152,7 @@ fire sock = do
 timerLoop :: Stack -> IO ()
 timerLoop st = forever $ do
   takeMVar (firedSignal st)
+  expireDue st
   socks <- atomicModifyIORef' (fired st) (\l -> ([], l))
   forM_ (reverse socks) $ \sock -> mask_ $ do
     packed <- takeMVar (socketConn sock)
@@ -182,23 +183,8 @@ retire sock new old
             oldest :< rest | Seq.length q' > maxTimeWait (settings st) -> (rest, Just oldest)
             _ -> (q', Nothing)
     forM_ forgotten (\(_, g, w) -> deleteLingering st g w)
+    expireLater st
   | otherwise = pure ()
   where
     st = socketStack sock
     f = socketFlow sock
-
--- | Remove connections whose TIME-WAIT is over. If a FIN has restarted it, move the entry to the end of the queue.
-expire :: Stack -> IO ()
-expire st = do
-  waiting <- readIORef (timeWaits st)
-  case viewl waiting of
-    (at, f, w) :< _ -> do
-      Env t _ <- stackEnv st (localAddress f)
-      when (t >= at) $ do
-        ends <- endsAt <$> readIORef w
-        ours <- atomicModifyIORef' (timeWaits st) $ \q -> case viewl q of
-          (_, _, w') :< rest | w' == w -> (if ends > t then rest Seq.|> (ends, f, w) else rest, True)
-          _ -> (q, False)
-        when (ours && ends <= t) (void (deleteLingering st f w))
-        expire st
-    EmptyL -> pure ()

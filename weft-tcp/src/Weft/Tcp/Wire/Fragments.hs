@@ -2,18 +2,21 @@
 -- Reassembly of fragmented packets (RFC 791, section 3.2; RFC 8200, section 4.5). Pure: the time is passed in. The
 -- memory that senders can occupy is bounded: there are limits on bytes and packets in all, on fragments of a packet,
 -- and on time. At the limits, the sender that takes the most makes room. If fragments overlap, their whole packet is discarded (RFC 5722; done here for IPv4 too). A copy of a
--- fragment, which a network may make, is ignored (RFC 8200, section 4.5).
+-- fragment, which a network may make, is ignored (RFC 8200, section 4.5). A sender whose packet has not become complete
+-- in time is to be told, if its first fragment has arrived ('Late').
 --
 -- @since 0.1.0
 module Weft.Tcp.Wire.Fragments
   ( Fragments,
     Key (..),
     Piece (..),
+    Late (..),
     Limits (..),
     defaultLimits,
     noFragments,
     addFragment,
     expireFragments,
+    noneIncomplete,
     heldBytes,
   )
 where
@@ -37,8 +40,14 @@ data Key = Key !Address !Address !Word8 !Word32
 data Piece = Piece
   { pieceOffset :: !Int,
     pieceMore :: !Bool,
-    pieceBytes :: !ByteString
+    pieceBytes :: !ByteString,
+    -- | The packet's headers before them.
+    pieceHeaders :: !ByteString
   }
+
+-- | The first fragment of a packet of which others have not arrived in time: its headers, and its bytes.
+data Late = Late !Key !ByteString !ByteString
+  deriving (Eq, Show)
 
 -- | The limits of reassembly.
 data Limits = Limits
@@ -67,8 +76,15 @@ data Partial = Partial
     size :: !(Maybe Int),
     pieces :: !(IntMap.IntMap ByteString),
     -- | The number of bytes in 'pieces'.
-    arrived :: !Int
+    arrived :: !Int,
+    -- | The headers of the first fragment, once that has arrived; empty if they are longer than 'mostHeaders'. They do not
+    -- count as held.
+    firstHeaders :: !ByteString
   }
+
+-- | The number of bytes of headers that are kept: enough for any of IPv4, and for those of IPv6 with some options.
+mostHeaders :: Int
+mostHeaders = 256
 
 -- | No incomplete packets.
 noFragments :: Fragments
@@ -80,17 +96,17 @@ heldBytes = held
 
 -- | Add a fragment that arrived at the given time. The result is 'Just' the packet's payload if no fragment is
 -- missing any more. If there is no room, packets of the sender that takes the most of it are discarded, so that one
--- sender does not keep others out. O(incomplete packets), because packets that have expired are removed first.
+-- sender does not keep others out. O(log n); O(incomplete packets) if there is no room. The fragment's bytes are kept as
+-- they are, its headers are copied.
 addFragment :: Limits -> Int64 -> Key -> Piece -> Fragments -> (Maybe ByteString, Fragments)
-addFragment limits now key piece whole
+addFragment limits now key piece fs
   | len == 0 || len > maxBytes limits || end > 65535 || (pieceMore piece && len `mod` 8 /= 0) = (Nothing, fs)
   | maybe False discarded found = (Nothing, fs)
   | otherwise = place limits key piece (fromMaybe new (Map.lookup key (packets room))) room
   where
-    fs = expireFragments now whole
     found = Map.lookup key (packets fs)
     room = makeRoom limits (if isNothing found then 1 else 0) len fs
-    new = Partial (now + lifetime limits) False Nothing IntMap.empty 0
+    new = Partial (now + lifetime limits) False Nothing IntMap.empty 0 B.empty
     len = B.length (pieceBytes piece)
     end = pieceOffset piece + len
 
@@ -133,14 +149,20 @@ place limits key piece partial fs
       partial
         { size = if pieceMore piece then size partial else Just end,
           pieces = IntMap.insert start (pieceBytes piece) (pieces partial),
-          arrived = arrived partial + len
+          arrived = arrived partial + len,
+          firstHeaders = if start == 0 && B.length (pieceHeaders piece) <= mostHeaders then B.copy (pieceHeaders piece) else firstHeaders partial
         }
-    discard = Fragments (Map.insert key (Partial (expires partial) True Nothing IntMap.empty 0) (packets fs)) (held fs - arrived partial)
+    discard = Fragments (Map.insert key (Partial (expires partial) True Nothing IntMap.empty 0 B.empty) (packets fs)) (held fs - arrived partial)
 
--- | Discard incomplete packets whose lifetime is over. O(incomplete packets), of which there are few.
-expireFragments :: Int64 -> Fragments -> Fragments
+-- | Discard incomplete packets whose lifetime is over. Returns those whose sender is to be told. O(incomplete packets), of
+-- which there are few.
+expireFragments :: Int64 -> Fragments -> ([Late], Fragments)
 expireFragments now fs
-  | Map.null old = fs
-  | otherwise = Fragments kept (held fs - sum (arrived <$> old))
+  | Map.null old = ([], fs)
+  | otherwise = ([Late k (firstHeaders p) b | (k, p) <- Map.toList old, not (B.null (firstHeaders p)), Just b <- [IntMap.lookup 0 (pieces p)]], Fragments kept (held fs - sum (arrived <$> old)))
   where
     (old, kept) = Map.partition ((<= now) . expires) (packets fs)
+
+-- | Whether no packet is incomplete.
+noneIncomplete :: Fragments -> Bool
+noneIncomplete = Map.null . packets

@@ -11,6 +11,7 @@ module Weft.Tcp.Wire.IPv4
     protocol,
     viewsFragment,
     routesBySource,
+    headerBytes,
     payload,
 
     -- * Meaning
@@ -75,6 +76,10 @@ routesBySource (View b) = headerLength b > 20 && within (slice 20 (headerLength 
         | kind /= 0, not (B.null rest), size rest >= 2 -> within (B.drop (size rest) o)
       _ -> False
     size rest = fromIntegral (word8At rest 0) :: Int
+
+-- | The bytes of the header.
+headerBytes :: View -> ByteString
+headerBytes (View b) = B.take (headerLength b) b
 
 -- | The bytes after the header.
 payload :: View -> ByteString

@@ -9,6 +9,7 @@ module Weft.Tcp.Wire.Packet
     reassembled,
     Problem (..),
     parameterProblem,
+    timeExceeded,
     putHeader,
     headerSize,
     encode,
@@ -26,6 +27,8 @@ import Weft.Tcp.Wire.Bytes
 import qualified Weft.Tcp.Wire.Fragments as Fragments
 import qualified Weft.Tcp.Wire.IPv4 as V4
 import qualified Weft.Tcp.Wire.IPv6 as V6
+import qualified Weft.Tcp.Wire.Icmp as Icmp
+import qualified Weft.Tcp.Wire.Icmp6 as Icmp6
 
 -- | The parts of a packet that a transport protocol needs.
 data Packet = Packet
@@ -48,7 +51,7 @@ decode b
   | B.null b = Left Truncated
   | otherwise = case word8At b 0 `shiftR` 4 of
     4 -> V4.view b >>= part4
-    6 -> V6.decode b >>= part6
+    6 -> V6.decode b >>= part6 b
     _ -> Left WrongVersion
 
 part4 :: V4.View -> Either Malformed Part
@@ -64,12 +67,12 @@ part4 v
     fragment4 h
       -- The whole packet, with its header, has at most 65,535 bytes (RFC 791, section 3.1).
       | 20 + B.length (V4.options4 h) + at + B.length body > 65535 = Left BadLength
-      | otherwise = Right (Fragment (Fragments.Key src dst proto (fromIntegral (V4.identification h))) (Fragments.Piece at (V4.moreFragments h) body))
+      | otherwise = Right (Fragment (Fragments.Key src dst proto (fromIntegral (V4.identification h))) (Fragments.Piece at (V4.moreFragments h) body (V4.headerBytes v)))
       where
         at = fromIntegral (V4.fragmentOffset h) * 8
 
-part6 :: (V6.Header, ByteString) -> Either Malformed Part
-part6 (h, body)
+part6 :: ByteString -> (V6.Header, ByteString) -> Either Malformed Part
+part6 b (h, body)
   | any routesBySource (V6.extensions h) || isJust (V6.objection h) = Left BadOptions
   | otherwise = case [f | V6.FragmentHeader f <- V6.extensions h] of
     f : _
@@ -81,7 +84,8 @@ part6 (h, body)
     dst = V6.destination6 h
     proto = V6.protocol6 h
     key f = Fragments.Key src dst proto (V6.identification6 f)
-    piece f = Fragments.Piece (fromIntegral (V6.offset6 f) * 8) (V6.more6 f) body
+    piece f = Fragments.Piece (fromIntegral (V6.offset6 f) * 8) (V6.more6 f) body headers
+    headers = B.take (40 + fromIntegral (word16At b 4) - B.length body) b
     -- At the end of its route a routing header of any type is ignored (RFC 8200, section 4.4; RFC 5095, section 3).
     routesBySource (V6.Extension 43 r) = word8At r 1 /= 0
     routesBySource _ = False
@@ -113,6 +117,21 @@ parameterProblem b = case V6.decode b of
       not (V6.holdsHeaders (V6.protocol6 h) body) ->
       Just (Problem (V6.source6 h) (V6.destination6 h) 3 0)
   _ -> Nothing
+
+-- | What a sender is told whose packet was not complete in time (RFC 1122, section 3.3.2; RFC 8200, section 4.5): Time
+-- Exceeded, with the first fragment. ICMP errors are not answered, nor what may be one (RFC 1122, section 3.2.2; RFC 4443,
+-- section 2.4 (e)).
+timeExceeded :: Fragments.Late -> Maybe Packet
+timeExceeded (Fragments.Late (Fragments.Key src dst proto _) headers body) = case src of
+  V4 {}
+    | proto == 1, B.take 1 body `notElem` map B.singleton [0, 8, 13, 14, 15, 16, 17, 18] -> Nothing
+    -- The whole packet has 576 bytes at most (RFC 1812, section 4.3.2.3).
+    | otherwise -> Just (Packet dst src 1 (Icmp.encode (Icmp.TimeExceeded 1 (B.take 548 quoted))))
+  V6 {}
+    | V6.isExtension proto || proto == 58 && B.take 1 body < B.singleton 128 -> Nothing
+    | otherwise -> Just (Packet dst src 58 (Icmp6.encode dst src (Icmp6.TimeExceeded 1 (B.take 1232 quoted))))
+  where
+    quoted = headers <> body
 
 -- | A header with the given hop limit, traffic class, protocol, source and destination, for a payload of the given
 -- number of bytes. Source and destination must have the same version; header and payload must be at most 65535 bytes.
