@@ -1,8 +1,13 @@
 /* Socket calls with the interface that the Haskell code uses: they never block unless it is stated, return results or
- * -errno, and are repeated when a signal interrupts them. */
+ * -errno, and are repeated when a signal interrupts them.
+ *
+ * O_NONBLOCK belongs to the open file description (open(2)), which other processes may share: one that clears the flag
+ * clears it here. Calls that send and receive therefore carry MSG_DONTWAIT, which is the same for one call. accept(2),
+ * connect(2) and sendfile(2) have no such flag, and do block then. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -15,13 +20,22 @@
 #ifdef __linux__
 #include <linux/sock_diag.h>
 #include <linux/tcp.h>
-#include <netinet/in.h>
 #include <sys/sendfile.h>
 #include <sys/syscall.h>
 #endif
 #ifndef MSG_NOSIGNAL
 #define MSG_NOSIGNAL 0
 #endif
+#ifndef MSG_MORE
+#define MSG_MORE 0
+#endif
+#ifndef MSG_CMSG_CLOEXEC
+#define MSG_CMSG_CLOEXEC 0
+#endif
+
+/* Flags of every call that receives, and of every call that sends. */
+#define RECEIVING MSG_DONTWAIT
+#define SENDING (MSG_DONTWAIT | MSG_NOSIGNAL)
 
 #define RETRY(type, call)                  \
   type r;                                  \
@@ -52,13 +66,18 @@ int weft_socket(int family, int type, int protocol) {
 }
 
 int weft_socketpair(int family, int type, int protocol, int *fds) {
+#ifdef SOCK_NONBLOCK
+  return socketpair(family, type | SOCK_NONBLOCK | SOCK_CLOEXEC, protocol, fds) < 0 ? -errno : 0;
+#else
   if (socketpair(family, type, protocol, fds) < 0) return -errno;
-  for (int i = 0; i < 2; i++) {
-    int fl = fcntl(fds[i], F_GETFL);
-    fcntl(fds[i], F_SETFL, fl | O_NONBLOCK);
-    fcntl(fds[i], F_SETFD, FD_CLOEXEC);
-  }
-  return 0;
+  int r = prepare(fds[0]);
+  if (r >= 0) {
+    r = prepare(fds[1]);
+    if (r < 0) close(fds[0]);
+  } else
+    close(fds[1]);
+  return r < 0 ? r : 0;
+#endif
 }
 
 int weft_set_nonblocking(int fd) {
@@ -68,9 +87,23 @@ int weft_set_nonblocking(int fd) {
   return fcntl(fd, F_SETFL, fl | O_NONBLOCK) < 0 ? -errno : 0;
 }
 
-/* Whether a read of less than was asked for has emptied it, and a write of less has filled it: 1 for a pipe, unless it
- * carries packets. A terminal gives one line at a time, and other devices one event. */
-int weft_is_plain_pipe(int fd) {
+/* Whether a read of less than was asked for has emptied it, and a write of less has filled it: 1 for a stream of TCP and
+ * for a pipe, unless that carries packets. Unix sockets stop a read at control data; SCTP, datagrams and sequential
+ * packets at the end of a message; a terminal gives one line at a time, and other devices one event. Where the system
+ * cannot tell, the answer is 0, which costs another try. */
+int weft_drains(int fd) {
+  int type;
+  socklen_t len = sizeof type;
+  if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &len) == 0) {
+#ifdef SO_PROTOCOL
+    int protocol;
+    len = sizeof protocol;
+    return type == SOCK_STREAM && getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) == 0 &&
+           protocol == IPPROTO_TCP;
+#else
+    return 0;
+#endif
+  }
   struct stat st;
   if (fstat(fd, &st) < 0) return -errno;
   if (!S_ISFIFO(st.st_mode)) return 0;
@@ -145,24 +178,24 @@ int weft_send_progress(int fd, int64_t *acknowledged) {
 }
 
 ssize_t weft_recv(int fd, void *buf, size_t n, int flags) {
-  RETRY(ssize_t, recv(fd, buf, n, flags));
+  RETRY(ssize_t, recv(fd, buf, n, flags | RECEIVING));
 }
 
 ssize_t weft_recvfrom(int fd, void *buf, size_t n, int flags, struct sockaddr *addr, socklen_t *len) {
-  RETRY(ssize_t, recvfrom(fd, buf, n, flags, addr, len));
+  RETRY(ssize_t, recvfrom(fd, buf, n, flags | RECEIVING, addr, len));
 }
 
 ssize_t weft_send(int fd, const void *buf, size_t n, int flags) {
-  RETRY(ssize_t, send(fd, buf, n, flags | MSG_NOSIGNAL));
+  RETRY(ssize_t, send(fd, buf, n, flags | SENDING));
 }
 
 ssize_t weft_sendto(int fd, const void *buf, size_t n, const struct sockaddr *addr, socklen_t len) {
-  RETRY(ssize_t, sendto(fd, buf, n, MSG_NOSIGNAL, addr, len));
+  RETRY(ssize_t, sendto(fd, buf, n, SENDING, addr, len));
 }
 
 ssize_t weft_sendv(int fd, struct iovec *iov, int n, struct sockaddr *addr, socklen_t len) {
   struct msghdr m = {.msg_name = addr, .msg_namelen = addr ? len : 0, .msg_iov = iov, .msg_iovlen = n};
-  RETRY(ssize_t, sendmsg(fd, &m, MSG_NOSIGNAL));
+  RETRY(ssize_t, sendmsg(fd, &m, SENDING));
 }
 
 /* Two pieces of memory by one call. */
@@ -173,11 +206,8 @@ ssize_t weft_send_two(int fd, void *first, size_t n, void *second, size_t m) {
 
 /* A send after which more data follows at once, so the kernel may wait for that before it sends a packet. */
 ssize_t weft_sendv_more(int fd, struct iovec *iov, int n) {
-#ifndef MSG_MORE
-#define MSG_MORE 0
-#endif
   struct msghdr m = {.msg_iov = iov, .msg_iovlen = n};
-  RETRY(ssize_t, sendmsg(fd, &m, MSG_NOSIGNAL | MSG_MORE));
+  RETRY(ssize_t, sendmsg(fd, &m, SENDING | MSG_MORE));
 }
 
 /* Reads from a file at an offset; may wait for the disk. 0 at the end of the file. */
@@ -196,7 +226,7 @@ ssize_t weft_sendfile(int sock, int file, int64_t offset, size_t n) {
   do got = pread(file, buf, n < sizeof buf ? n : sizeof buf, offset);
   while (got < 0 && errno == EINTR);
   if (got <= 0) return got < 0 ? -errno : 0;
-  RETRY(ssize_t, send(sock, buf, got, MSG_NOSIGNAL));
+  RETRY(ssize_t, send(sock, buf, got, SENDING));
 #endif
 }
 
@@ -246,13 +276,21 @@ int weft_dup(int fd) {
 int weft_getsockname(int fd, struct sockaddr *a, socklen_t *n) { return getsockname(fd, a, n) < 0 ? -errno : 0; }
 int weft_getpeername(int fd, struct sockaddr *a, socklen_t *n) { return getpeername(fd, a, n) < 0 ? -errno : 0; }
 
+/* Whether close(2) waits for the peer. With a time of zero it resets the connection, and does not wait (socket(7)). The
+ * kernel takes a negative time for a very long one. */
+static int lingers(const struct linger *l) { return l->l_onoff && l->l_linger != 0; }
+
 /* Whether any socket of this process may linger. Written once, by any thread; read at each close. Connections
  * inherit the option from their listener, so one socket with the option is enough. */
 static int may_linger;
 void weft_expect_lingering(void) { __atomic_store_n(&may_linger, 1, __ATOMIC_RELAXED); }
+int weft_expects_lingering(void) { return __atomic_load_n(&may_linger, __ATOMIC_RELAXED); }
 
 int weft_setsockopt(int fd, int level, int name, const void *p, socklen_t n) {
-  if (level == SOL_SOCKET && name == SO_LINGER) weft_expect_lingering();
+  if (level == SOL_SOCKET && name == SO_LINGER) {
+    struct linger l;
+    if (n >= sizeof l && lingers(memcpy(&l, p, sizeof l))) weft_expect_lingering();
+  }
   return setsockopt(fd, level, name, p, n) < 0 ? -errno : 0;
 }
 int weft_getsockopt(int fd, int level, int name, void *p, socklen_t *n) {
@@ -266,10 +304,10 @@ void weft_close(int fd) { close(fd); }
  * sending in the background, as it does for sockets that do not linger. */
 int weft_close_now(int fd) {
   int copy = -1;
-  if (__atomic_load_n(&may_linger, __ATOMIC_RELAXED)) {
+  if (weft_expects_lingering()) {
     struct linger l = {0, 0};
     socklen_t n = sizeof l;
-    if (getsockopt(fd, SOL_SOCKET, SO_LINGER, &l, &n) == 0 && l.l_onoff && l.l_linger > 0) {
+    if (getsockopt(fd, SOL_SOCKET, SO_LINGER, &l, &n) == 0 && lingers(&l)) {
       copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
       if (copy < 0) {
         l.l_onoff = 0;
@@ -331,16 +369,12 @@ ssize_t weft_sendmsg(int fd, struct iovec *iov, int n, void *addr, uint32_t alen
                      .msg_iovlen = n,
                      .msg_control = clen ? control : 0,
                      .msg_controllen = clen};
-  RETRY(ssize_t, sendmsg(fd, &m, flags | MSG_NOSIGNAL));
+  RETRY(ssize_t, sendmsg(fd, &m, flags | SENDING));
 }
 
 ssize_t weft_recvmsg(int fd, struct iovec *iov, int n, void *addr, uint32_t *alen, void *control, size_t *clen,
                      int *flags) {
-#ifdef MSG_CMSG_CLOEXEC
-  int wanted = *flags | MSG_CMSG_CLOEXEC;
-#else
-  int wanted = *flags;
-#endif
+  int wanted = *flags | RECEIVING | MSG_CMSG_CLOEXEC;
   struct msghdr m = {.msg_name = addr,
                      .msg_namelen = *alen,
                      .msg_iov = iov,
@@ -353,10 +387,7 @@ ssize_t weft_recvmsg(int fd, struct iovec *iov, int n, void *addr, uint32_t *ale
   if (r < 0) return -errno;
   *alen = m.msg_namelen;
   *clen = m.msg_controllen;
-  *flags = m.msg_flags;
-#ifdef MSG_CMSG_CLOEXEC
-  *flags &= ~MSG_CMSG_CLOEXEC;
-#endif
+  *flags = m.msg_flags & ~(RECEIVING | MSG_CMSG_CLOEXEC);
   return r;
 }
 

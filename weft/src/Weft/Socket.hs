@@ -33,6 +33,11 @@
 --   with @SockAddrUnix ""@. @network@ throws then, and the data is lost.
 -- * A send that is cut off after a part makes all further sends fail, with @EPIPE@
 --   ("Weft.Socket.ByteString"); @network@ sends on, and the peer mistakes one message for another's rest.
+-- * Another process that shares a socket may clear its flag @O_NONBLOCK@: an operation that sends or receives bytes still
+--   blocks the calling thread only; in @network@ it blocks all threads of the capability. For 'accept', see 'mkSocket'.
+-- * 'Weft.Socket.ByteString.sendMany' on a socket of datagrams sends one, however many strings it is given; @network@
+--   sends one for each 1,024 strings.
+-- * 'recvFd' throws an end-of-file error at the end of the stream; @network@ returns -1.
 -- * 'gracefulClose' reads until the peer's end, for the time given and 16 MiB; @network@ reads once.
 -- * 'bind' removes the stale file of a Unix socket only if it is a socket, and tests it with a connect on a separate
 --   socket; @network@ tests with the socket that is to be bound.

@@ -17,6 +17,7 @@ import Harness
 import qualified Spec.Blocking
 import qualified Spec.Closing
 import qualified Spec.Compatibility
+import qualified Spec.Datagrams
 import qualified Spec.Event
 import qualified Spec.EventLife
 import qualified Spec.EventTogether
@@ -35,7 +36,7 @@ import qualified Spec.Thread
 import qualified Spec.Time
 import qualified Spec.Timeout
 import qualified Spec.Transport
-import System.Environment (setEnv)
+import System.Environment (getArgs, setEnv)
 import Test.Tasty hiding (defaultMain)
 import Weft.Backend
 import Weft.Runtime (stopManagers)
@@ -46,6 +47,11 @@ import Weft.Thread (threadDelay)
 
 main :: IO ()
 main = do
+  arguments <- getArgs
+  if arguments == [Spec.Closing.aborting] then Spec.Closing.abortConnections else suite
+
+suite :: IO ()
+suite = do
   -- The tests look at what the whole process holds: one at a time.
   setEnv "TASTY_NUM_THREADS" "1"
   choices <- mapM usable backendNames
@@ -58,6 +64,7 @@ main = do
           Spec.Timeout.tests Spec.Timeout.ghc
         ],
       Spec.Exports.tests,
+      Spec.Closing.ofAborts,
       Spec.StandardError.tests
     ]
       <> [maybe id (skipAll name) reason (group name n) | (n, (name, reason)) <- chosen]
@@ -85,6 +92,7 @@ group name n =
         Spec.Socket.tests,
         Spec.Messages.tests,
         Spec.Compatibility.tests,
+        Spec.Datagrams.tests,
         Spec.Sending.tests,
         Spec.Serve.tests,
         Spec.Transport.tests (name == "poll"),

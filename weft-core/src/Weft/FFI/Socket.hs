@@ -9,7 +9,7 @@ module Weft.FFI.Socket
     cSocket,
     cSocketPair,
     cSetNonBlocking,
-    cIsPlainPipe,
+    cDrains,
     cBind,
     cListen,
     cListens,
@@ -22,6 +22,7 @@ module Weft.FFI.Socket
     cCloseNow,
     cCloseLingering,
     cExpectLingering,
+    cExpectsLingering,
     cUnlinkStale,
 
     -- * Data
@@ -76,8 +77,9 @@ foreign import ccall unsafe "weft_socketpair" cSocketPair :: CInt -> CInt -> CIn
 
 foreign import ccall unsafe "weft_set_nonblocking" cSetNonBlocking :: CInt -> IO CInt
 
--- | 1 for a pipe that does not carry packets: a short read has emptied it. 0 for other descriptors.
-foreign import ccall unsafe "weft_is_plain_pipe" cIsPlainPipe :: CInt -> IO CInt
+-- | 1 for a descriptor that a short read has emptied, and a short write has filled: a TCP stream, or a pipe that does not
+-- carry packets. 0 for others.
+foreign import ccall unsafe "weft_drains" cDrains :: CInt -> IO CInt
 
 foreign import ccall unsafe "weft_bind" cBind :: CInt -> Ptr SockAddrBytes -> Word32 -> IO CInt
 
@@ -103,8 +105,11 @@ foreign import ccall unsafe "weft_close_now" cCloseNow :: CInt -> IO CInt
 foreign import ccall safe "weft_close" cCloseLingering :: CInt -> IO ()
 
 -- | From now on 'cCloseNow' asks the kernel whether a socket lingers, because other code may have set the option.
--- 'cSetSockOpt' calls this itself when it sets the option.
+-- 'cSetSockOpt' calls this itself when it sets the option to a time.
 foreign import ccall unsafe "weft_expect_lingering" cExpectLingering :: IO ()
+
+-- | 1 if 'cCloseNow' asks the kernel.
+foreign import ccall unsafe "weft_expects_lingering" cExpectsLingering :: IO CInt
 
 -- | Remove the file of a Unix socket's address if no process listens there. The result is 0, or the error.
 foreign import ccall safe "weft_unlink_stale" cUnlinkStale :: CInt -> Ptr SockAddrBytes -> Word32 -> IO CInt

@@ -6,6 +6,7 @@ module Weft.Socket.Address
     readAddress,
     readSender,
     addressRoom,
+    addressFamily,
   )
 where
 
@@ -15,7 +16,7 @@ import Foreign.Marshal.Alloc (alloca, allocaBytes)
 import Foreign.Marshal.Utils (fillBytes)
 import Foreign.Ptr (Ptr, castPtr)
 import Foreign.Storable (peek, poke)
-import Network.Socket (SockAddr (SockAddrUnix))
+import Network.Socket (Family (..), SockAddr (..))
 import Network.Socket.Address (SocketAddress (..))
 import System.IO.Error (catchIOError)
 import Weft.FFI.Socket (SockAddrBytes, cGetPeerName)
@@ -23,6 +24,13 @@ import Weft.FFI.Socket (SockAddrBytes, cGetPeerName)
 -- | The size in bytes of the largest address (@struct sockaddr_storage@).
 addressRoom :: Int
 addressRoom = 128
+
+-- | The family of an address.
+addressFamily :: SockAddr -> Family
+addressFamily addr = case addr of
+  SockAddrInet {} -> AF_INET
+  SockAddrInet6 {} -> AF_INET6
+  SockAddrUnix {} -> AF_UNIX
 
 -- | Run an action with an address in memory, and its length.
 withAddress :: SockAddr -> (Ptr SockAddrBytes -> Word32 -> IO a) -> IO a

@@ -7,6 +7,7 @@ module Weft.FFI.Socket
     cSocket,
     cSocketPair,
     cSetNonBlocking,
+    cDrains,
     cBind,
     cListen,
     cListens,
@@ -75,6 +76,10 @@ cSocketPair _ _ _ _ = unsupported
 
 cSetNonBlocking :: CInt -> IO CInt
 cSetNonBlocking _ = pure 0
+
+-- | All are streams of TCP.
+cDrains :: CInt -> IO CInt
+cDrains _ = pure 1
 
 -- | Only the port matters.
 cBind :: CInt -> Ptr SockAddrBytes -> Word32 -> IO CInt

@@ -5,7 +5,7 @@ module Weft.FFI.Socket
     cCloseNow,
     cCloseLingering,
     cSetNonBlocking,
-    cIsPlainPipe,
+    cDrains,
   )
 where
 
@@ -31,5 +31,5 @@ cSetNonBlocking :: CInt -> IO CInt
 cSetNonBlocking _ = pure 0
 
 -- | The scenarios adopt pipes.
-cIsPlainPipe :: CInt -> IO CInt
-cIsPlainPipe _ = pure 1
+cDrains :: CInt -> IO CInt
+cDrains _ = pure 1

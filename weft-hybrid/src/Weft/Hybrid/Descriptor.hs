@@ -55,7 +55,7 @@ import Weft.Core.Manager
 import Weft.Core.Time (Instant, never)
 import Weft.Core.Timer (cancelTimer)
 import Weft.FFI.Errno (errnoError, throwErrnoCode, throwIfNegative_)
-import Weft.FFI.Socket (cCloseLingering, cCloseNow, cIsPlainPipe, cSetNonBlocking)
+import Weft.FFI.Socket (cCloseLingering, cCloseNow, cDrains, cSetNonBlocking)
 import Weft.Hybrid.DescriptorTable
 import Weft.Hybrid.Monad
 import Weft.Hybrid.Park
@@ -68,9 +68,9 @@ import Weft.Sys (Ref, globalRef, mask_, newRef, onException, readRef, writeRef)
 adopt :: Fd -> IO Descriptor
 adopt fd@(Fd n) = do
   throwIfNegative_ "Weft.Hybrid.adopt" (cSetNonBlocking n)
-  pipe <- cIsPlainPipe n
+  drains <- cDrains n
   d <- openDescriptor True fd
-  d <$ unless (pipe > 0) (markPiecemeal d)
+  d <$ unless (drains > 0) (markPiecemeal d)
 
 -- | Close a descriptor. Operations that wait, and all later ones, fail with @EBADF@. The number is given back to the
 -- kernel when no thread is inside a system call with it. 'False' if it was closed already. Any thread may call this.

@@ -53,6 +53,7 @@ import Weft.Core.Time (Duration, after, never)
 import Weft.FFI.Errno (errnoError)
 import Weft.FFI.Socket
 import Weft.Hybrid.Descriptor
+import Weft.Hybrid.DescriptorTable (mayHideMore)
 import Weft.Hybrid.Monad
 import Weft.Hybrid.Weak (whenGarbage)
 import Weft.Socket (Instant, ShutdownCmd (..), SockAddr (..), isTimeout)
@@ -78,16 +79,9 @@ socketDescriptor (Socket s) = sourceDescriptor s
 -- | Take over a socket of "Weft.Socket", which is closed by this: GHC threads cannot use it any more.
 fromSocket :: GHC.Socket -> Hybrid Socket
 fromSocket s = nonBlocking . mask_ $ do
-  family <- GHC.getSocketName s
-  stream <- (== GHC.Stream) <$> GHC.getSocketType s
   fd <- GHC.socketToFd s
-  newSocket (stream && internet family) fd
-
--- | Whether it is an address of the Internet. A TCP stream's short read means that nothing is left; a Unix socket's
--- read stops at control messages too.
-internet :: SockAddr -> Bool
-internet SockAddrUnix {} = False
-internet _ = True
+  drains <- cDrains fd
+  newSocket (drains > 0) fd
 
 -- | The opposite of 'fromSocket': hybrid threads cannot use the socket any more.
 toSocket :: Socket -> Hybrid GHC.Socket
@@ -96,9 +90,11 @@ toSocket s = nonBlocking . mask_ $ do
   _ <- closeDescriptor (socketDescriptor s)
   GHC.mkSocket fd `onException` cClose fd
 
+-- | Take ownership of a socket's descriptor, which is closed if this throws. 'True' if a short read leaves nothing behind
+-- ('cDrains').
 newSocket :: Bool -> CInt -> IO Socket
-newSocket stream fd = do
-  d <- openDescriptor stream (Fd fd)
+newSocket drains fd = (`onException` cClose fd) $ do
+  d <- openDescriptor drains (Fd fd)
   anchor <- newRef ()
   whenGarbage anchor (void (closeDescriptor d))
   pure (Socket (Source d anchor never))
@@ -114,7 +110,9 @@ accept s = operate (Kind "Weft.Hybrid.accept" Reading) s $ \listener ->
     r <- cAccept listener p len
     decodeResult r $ \fd -> do
       addr <- readSender (fromIntegral fd) p len
-      conn <- newSocket (internet addr) (fromIntegral fd)
+      -- The connection is of its listener's kind.
+      hides <- mayHideMore (socketDescriptor s)
+      conn <- newSocket (not hides) (fromIntegral fd)
       pure (Done (conn, addr))
 
 -- | Connect; wait until the connection is established or has failed.
@@ -135,14 +133,9 @@ connect s addr = do
 -- | A new stream socket that is connected to the address.
 connectTo :: SockAddr -> Hybrid Socket
 connectTo addr = do
-  s <- nonBlocking (GHC.socket family GHC.Stream 0) >>= fromSocket
+  s <- nonBlocking (GHC.socket (addressFamily addr) GHC.Stream 0) >>= fromSocket
   connect s addr `catchAny` \e -> close s >> throw e
   pure s
-  where
-    family = case addr of
-      SockAddrInet {} -> GHC.AF_INET
-      SockAddrInet6 {} -> GHC.AF_INET6
-      SockAddrUnix {} -> GHC.AF_UNIX
 
 -- | Shut down one direction or both; the peer sees the end of the stream.
 shutdown :: Socket -> ShutdownCmd -> Hybrid ()

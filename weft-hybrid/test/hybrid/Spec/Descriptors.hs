@@ -14,9 +14,9 @@ import GHC.Clock (getMonotonicTime)
 import GHC.IO.Exception (IOException (ioe_errno))
 import Support
 import System.Directory (listDirectory)
-import System.Posix.IO (closeFd, createPipe, fdWrite)
+import System.Posix.IO (FdOption (NonBlockingRead), closeFd, createPipe, fdWrite, setFdOption)
 import System.Posix.Terminal (openPseudoTerminal)
-import System.Posix.Types (Fd)
+import System.Posix.Types (Fd (..))
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Hybrid
@@ -60,6 +60,19 @@ tests scheduler =
             Left e | isTimeout e -> recv a 1 >>= \y -> nonBlocking (y @?= C.pack "y")
             Left e -> throwM e
         close a >> close b,
+      test "another process has cleared O_NONBLOCK: recv and send wait all the same" $ \s -> do
+        (a, b) <- Weft.socketPair Weft.AF_UNIX Weft.Stream 0
+        let fill = Weft.sendNow a (B.replicate 65536 1) >>= \r -> unless (r == Right 0) (either (assertFailure . show) (const fill) r)
+        fill
+        Weft.withFdSocket a (\fd -> setFdOption (Fd fd) NonBlockingRead False)
+        runIn s $ do
+          taken <- fromSocket a
+          forM_ [\c -> void (recv c 10), \c -> void (send c (B.replicate 65536 1))] $ \act -> do
+            soon <- deadlineIn (milliseconds 5)
+            r <- try (act (withDeadline soon taken))
+            nonBlocking (either isTimeout (const False) r @? "no timeout")
+          close taken
+        Weft.close b,
       test "closed while threads wait, and before" $ \s -> runIn s $ do
         (a, b) <- pair
         boxes <- replicateM 5 $ do

@@ -31,8 +31,9 @@ import Data.IORef
 import Data.Word (Word32)
 import Foreign.C.Error (Errno (..), eADDRINUSE, eINPROGRESS, eINVAL)
 import Foreign.C.Types (CInt)
-import Foreign.Marshal.Array (allocaArray, peekArray)
+import Foreign.Marshal.Array (allocaArray)
 import Foreign.Ptr (Ptr)
+import Foreign.Storable (peekElemOff)
 import qualified GHC.IO.Device as Device
 import GHC.IO.Exception (IOException (ioe_errno))
 import GHC.IO.Handle.FD (fdToHandle')
@@ -90,10 +91,10 @@ socketPair family stype protocol = mask_ $
   allocaArray 2 $ \fds -> do
     throwIfNegative_ "Weft.Socket.socketPair" $
       cSocketPair (packFamily family) (typeNumber stype) protocol fds
-    ends <- peekArray 2 fds
-    case ends of
-      [a, b] -> (,) <$> mkStreamSocket False a <*> mkStreamSocket False b
-      _ -> ioError (socketError "Weft.Socket.socketPair" eINVAL)
+    (a, b) <- (,) <$> peekElemOff fds 0 <*> peekElemOff fds 1
+    first <- mkStreamSocket False a `onException` (cClose a >> cClose b)
+    second <- mkStreamSocket False b `onException` (close first >> cClose b)
+    pure (first, second)
 
 -- | Give a socket its local address. If the address is the file of a Unix socket that no process listens on any more,
 -- the file is removed first; a connect that is refused shows that it is stale. Two programs that do this at the same
@@ -121,7 +122,8 @@ isListening :: Socket -> IO Bool
 isListening s = (/= 0) <$> immediately "Weft.Socket.isListening" s cListens
 
 -- | Wait for a connection. Returns its socket and the peer's address. Several threads may
--- accept on one socket. If a thread is interrupted, the connection goes to the next one.
+-- accept on one socket. If a thread is interrupted, the connection goes to the next one. (See 'mkSocket' for a listening
+-- socket that another process shares, and has made blocking.)
 accept :: Socket -> IO (Socket, SockAddr)
 accept s = mask_ $
   withRoom $ \p len -> do

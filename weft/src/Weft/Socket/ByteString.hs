@@ -36,7 +36,7 @@ module Weft.Socket.ByteString
 where
 
 import Control.Exception (SomeException, onException, throwIO, try)
-import Control.Monad (unless, void, when)
+import Control.Monad (unless, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Internal as B (fromForeignPtr, mallocByteString)
@@ -53,6 +53,7 @@ import Network.Socket (SockAddr)
 import System.Posix.Types (CSsize)
 import Weft.FFI.Socket
 import Weft.Socket.Address
+import Weft.Socket.Datagram
 import Weft.Socket.Gather
 import Weft.Socket.Message
 import Weft.Socket.Scratch
@@ -105,7 +106,8 @@ sendNow s bs = withBytes bs $ \p n ->
   if n == 0 then pure (Right 0) else attempted "Weft.Socket.ByteString.sendNow" s (\fd -> cSend fd p (fromIntegral n) 0)
 
 -- | Send strings one after the other, gathered into as few system calls as
--- possible. If it is cut off after a part, further sends fail, as with 'sendAll'.
+-- possible. On a socket of datagrams or sequential packets they are one message, however many they are. If it is cut
+-- off after a part, further sends fail, as with 'sendAll'.
 sendMany :: Socket -> [ByteString] -> IO ()
 sendMany s strings = case strings of
   -- A head and a body: without the array of pieces, which takes 1 KB.
@@ -142,7 +144,8 @@ sendManyNow :: Socket -> [ByteString] -> IO (Either IOError Int)
 sendManyNow s chunks = withPieces chunks $ \iov count ->
   attempted "Weft.Socket.ByteString.sendManyNow" s (\fd -> cSendV fd iov count nullPtr 0)
 
--- | Send a datagram. Returns the number of bytes taken.
+-- | Send a datagram. Returns the number of bytes taken. (If a Unix socket at the address has no room, it is tried again
+-- up to 10 ms after it has.)
 sendTo :: Socket -> ByteString -> SockAddr -> IO Int
 sendTo s bs addr = withBytes bs (\p n -> sendBufTo s p n addr)
 
@@ -156,11 +159,14 @@ sendAllTo s bs addr = do
 sendManyTo :: Socket -> [ByteString] -> SockAddr -> IO ()
 sendManyTo _ [] _ = pure ()
 sendManyTo s chunks addr
-  -- The kernel takes a limited number of pieces at once, and each call is a datagram; and 'sendGathered' of no bytes
-  -- sends nothing.
-  | null (drop maxPieces chunks) && not (all B.null chunks) = withAddress addr $ \p n ->
-    sendGathered "Weft.Socket.ByteString.sendManyTo" s (pure ()) (\fd iov count -> cSendV fd iov count p n) chunks
-  | otherwise = void (sendTo s (B.concat chunks) addr)
+  | null (drop maxPieces chunks) = do
+    sent <- withPieces chunks $ \iov count -> withAddress addr $ \p n ->
+      operateTo "Weft.Socket.ByteString.sendManyTo" s addr $ \fd -> do
+        r <- cSendV fd iov count p n
+        decodeResult r (pure . Done)
+    sendManyTo s (dropBytes sent chunks) addr
+  -- Each call is a datagram, and takes a limited number of pieces.
+  | otherwise = sendAllTo s (B.concat chunks) addr
 
 -- | 'send' from memory. Returns the number of bytes taken.
 sendBuf :: Socket -> Ptr Word8 -> Int -> IO Int
@@ -170,7 +176,7 @@ sendBuf s p n = operate "Weft.Socket.sendBuf" s Writing (sendAttempt p n)
 -- | 'sendTo' from memory. Returns the number of bytes taken.
 sendBufTo :: Socket -> Ptr a -> Int -> SockAddr -> IO Int
 sendBufTo s p n addr = withAddress addr $ \ap alen ->
-  operate "Weft.Socket.sendBufTo" s Writing $ \fd -> do
+  operateTo "Weft.Socket.sendBufTo" s addr $ \fd -> do
     r <- cSendTo fd (castPtr p) (fromIntegral n) ap alen
     decodeResult r (pure . Done)
 

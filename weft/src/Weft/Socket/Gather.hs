@@ -4,6 +4,7 @@ module Weft.Socket.Gather
   ( sendGathered,
     maxPieces,
     sendSome,
+    dropBytes,
   )
 where
 
@@ -16,6 +17,7 @@ import Foreign.C.Types (CInt)
 import Foreign.Ptr (Ptr, nullPtr)
 import System.Posix.Types (CSsize)
 import Weft.FFI.Socket
+import Weft.Socket.Datagram
 import Weft.Socket.Message (withPieces)
 import Weft.Socket.Types
 
@@ -23,13 +25,14 @@ import Weft.Socket.Types
 maxPieces :: Int
 maxPieces = 1024
 
--- | Send strings one after the other by a call like sendmsg(2). The first argument names the operation in
--- exceptions. The action runs if the operation is cut off after a part ('cutOff', for connections).
+-- | Send strings one after the other by a call like sendmsg(2); on a socket of messages, all as one. The first argument
+-- names the operation in exceptions. The action runs if the operation is cut off after a part ('cutOff', for
+-- connections).
 sendGathered :: String -> Socket -> IO () -> (CInt -> Ptr IoVec -> CInt -> IO CSsize) -> [ByteString] -> IO ()
 sendGathered loc s onCut call chunks = mask_ $ do
   -- Masked from the first part on; it is interruptible where it waits, and between parts: the strings may be computed as
   -- they are sent, more slowly than the peer receives.
-  (whole, left) <- part (filter (not . B.null) chunks)
+  (whole, left) <- part =<< keptWhole maxPieces s (filter (not . B.null) chunks)
   unless (whole && null left) (rest left `onException` onCut)
   where
     rest [] = pure ()
@@ -42,9 +45,12 @@ sendGathered loc s onCut call chunks = mask_ $ do
       pure (null (drop (maxPieces - 1) batch), dropBytes sent batch <> more)
 {-# INLINE sendGathered #-}
 
--- | Send the first strings, or as much of them as the kernel takes at once. Returns the number of bytes taken.
+-- | Send the first strings, or as much of them as the kernel takes at once; on a socket of messages, all as one. Returns
+-- the number of bytes taken.
 sendSome :: String -> Socket -> [ByteString] -> IO Int
-sendSome loc s chunks = sendBatch loc s (\fd iov n -> cSendV fd iov n nullPtr 0) (take maxPieces chunks)
+sendSome loc s chunks = do
+  pieces <- keptWhole maxPieces s chunks
+  sendBatch loc s (\fd iov n -> cSendV fd iov n nullPtr 0) (take maxPieces pieces)
 
 sendBatch :: String -> Socket -> (CInt -> Ptr IoVec -> CInt -> IO CSsize) -> [ByteString] -> IO Int
 sendBatch loc s call batch = withPieces batch $ \iov count ->
@@ -55,6 +61,7 @@ sendBatch loc s call batch = withPieces batch $ \iov count ->
     size = sum (map B.length batch)
 {-# INLINE sendBatch #-}
 
+-- | What is left of strings without that number of bytes.
 dropBytes :: Int -> [ByteString] -> [ByteString]
 dropBytes _ [] = []
 dropBytes n (c : cs)

@@ -40,14 +40,17 @@ import Foreign.Marshal.Utils (copyBytes, fillBytes, with)
 import Foreign.Ptr (Ptr, castPtr, nullPtr, plusPtr)
 import Foreign.Storable (peek, peekElemOff, poke, pokeByteOff, sizeOf)
 import GHC.ForeignPtr (unsafeWithForeignPtr)
+import GHC.IO.Exception (IOException (ioe_description))
 import Network.Socket
   ( Cmsg (..),
     CmsgId (..),
     MsgFlag,
     SockAddr,
   )
+import System.IO.Error (eofErrorType, mkIOError)
 import Weft.FFI.Socket
 import Weft.Socket.Address
+import Weft.Socket.Datagram
 import Weft.Socket.Types
 
 -- Messages -----------------------------------------------------------------------------
@@ -55,19 +58,20 @@ import Weft.Socket.Types
 -- | Send strings as one message with control data to an address, or to the peer of a connected socket. Returns the
 -- number of bytes taken.
 sendMsg :: Socket -> SockAddr -> [ByteString] -> [Cmsg] -> MsgFlag -> IO Int
-sendMsg s addr chunks cmsgs flags = withPieces chunks $ \iov n ->
-  withAddress addr $ \ap alen -> sendPieces "Weft.Socket.sendMsg" s ap alen iov n cmsgs flags
+sendMsg s addr chunks cmsgs flags = withPieces chunks $ \iov n -> sendMessageTo "Weft.Socket.sendMsg" s addr iov n cmsgs flags
 
 -- | 'sendMsg' from pieces of memory.
 sendBufMsg :: Socket -> SockAddr -> [(Ptr Word8, Int)] -> [Cmsg] -> MsgFlag -> IO Int
-sendBufMsg s addr bufs cmsgs flags = withMemory bufs $ \iov n ->
-  withAddress addr $ \ap alen -> sendPieces "Weft.Socket.sendBufMsg" s ap alen iov n cmsgs flags
+sendBufMsg s addr bufs cmsgs flags = withMemory bufs $ \iov n -> sendMessageTo "Weft.Socket.sendBufMsg" s addr iov n cmsgs flags
 
-sendPieces :: String -> Socket -> Ptr SockAddrBytes -> Word32 -> Ptr IoVec -> CInt -> [Cmsg] -> MsgFlag -> IO Int
-sendPieces loc s ap alen iov n cmsgs flags = withControl cmsgs $ \control clen ->
-  operate loc s Writing $ \fd -> do
-    r <- cSendMsg fd iov n ap alen control clen (flagBits flags)
-    decodeResult r (pure . Done)
+sendMessageTo :: String -> Socket -> SockAddr -> Ptr IoVec -> CInt -> [Cmsg] -> MsgFlag -> IO Int
+sendMessageTo loc s addr iov n cmsgs flags = withAddress addr $ \ap alen -> withControl cmsgs $ \control clen ->
+  operateTo loc s addr (\fd -> sendAttempt fd iov n ap alen control clen flags)
+
+sendAttempt :: CInt -> Ptr IoVec -> CInt -> Ptr SockAddrBytes -> Word32 -> Ptr Word8 -> CSize -> MsgFlag -> IO (Attempt Int)
+sendAttempt fd iov n ap alen control clen flags = do
+  r <- cSendMsg fd iov n ap alen control clen (flagBits flags)
+  decodeResult r (pure . Done)
 
 -- | Receive one message. The arguments are the room for data and for control data, in bytes, and flags. Returns the
 -- sender, the data, the control data, and flags that say whether something was truncated. The caller has to close
@@ -164,19 +168,23 @@ rights = CmsgId cRightsLevel cRightsType
 sendFd :: Socket -> CInt -> IO ()
 sendFd s fd = do
   bytes <- B.create (sizeOf fd) (\p -> poke (castPtr p) fd)
-  withPieces [B.singleton 0] $ \iov n ->
-    void (sendPieces "Weft.Socket.sendFd" s nullPtr 0 iov n [Cmsg rights bytes] mempty)
+  withPieces [B.singleton 0] $ \iov n -> withControl [Cmsg rights bytes] $ \control clen ->
+    void (operate "Weft.Socket.sendFd" s Writing (\sock -> sendAttempt sock iov n nullPtr 0 control clen mempty))
 
--- | Receive a descriptor that was passed by 'sendFd'. It is close-on-exec. Throws @EINVAL@ if the next byte came
--- without a descriptor. If the peer passed more than one, the kernel closes the others. If it is
--- interrupted, it closes a descriptor that has come.
+-- | Receive a descriptor that was passed by 'sendFd', and the byte that it came with. It is close-on-exec. Throws an
+-- end-of-file error at the end of the stream, and @EINVAL@ if the next byte came without a descriptor. That byte is taken
+-- from the stream: the kernel gives a descriptor out only together with the byte, and one that was looked at without
+-- taking it (@MSG_PEEK@) would be passed a second time. If the peer passed more than one, the kernel closes the others.
+-- If it is interrupted, it closes a descriptor that has come.
 recvFd :: Socket -> IO CInt
 recvFd s = closingDescriptors $ \keep -> allocaBytes 1 $ \p -> do
-  (_, _, cmsgs, _) <- receive "Weft.Socket.recvFd" s [(p, 1)] room mempty keep
+  (_, got, cmsgs, _) <- receive loc s [(p, 1)] room mempty keep
   case cmsgs of
     Cmsg kind bytes : _ | kind == rights, B.length bytes >= size -> withBytes bytes (\fd _ -> peek (castPtr fd))
-    _ -> ioError (socketError "Weft.Socket.recvFd: no descriptor was passed" eINVAL)
+    _ | got == 0 -> ioError (mkIOError eofErrorType loc Nothing Nothing)
+    _ -> ioError (socketError loc eINVAL) {ioe_description = "a byte came without a descriptor, and was taken from the stream"}
   where
+    loc = "Weft.Socket.recvFd"
     -- Without the padding at the end there is room for one
     -- descriptor only: in that of @CMSG_SPACE@ the kernel puts a second one.
     room = fromIntegral (cControlSpace 0) + size

@@ -61,8 +61,8 @@ import Weft.Sys (now)
 -- ('withDeadline').
 data Socket = Socket
   { socketDescriptor :: !Descriptor,
-    -- | Whether a read that returns less than there was room for leaves nothing behind. It is so with TCP. With
-    -- Unix sockets a read stops at control messages, with datagrams at the end of each.
+    -- | Whether a read that returns less than there was room for leaves nothing behind: it is a stream of TCP
+    -- ('cDrains' has the rule).
     socketDrains :: !Bool,
     socketDeadline :: !Instant,
     -- | Carries the finalizer that closes the descriptor.
@@ -79,12 +79,16 @@ instance Show Socket where
     pure ("<socket: " <> (if closed then "closed" else show (descriptorFd (socketDescriptor s))) <> ">")
 
 -- | Take ownership of the descriptor of an open socket of any kind. It is made
--- non-blocking, and closed when the 'Socket' is closed or garbage collected.
+-- non-blocking, and closed when the 'Socket' is closed or garbage collected. That it does not block is a property of the
+-- open file, which other processes may share (open(2)). If one of them takes it away, operations that send or receive
+-- bytes still hold up no thread but their own; 'Weft.Socket.accept', 'Weft.Socket.connect' and
+-- 'Weft.Socket.sendFile' then hold up all threads of the capability, as the kernel has no way to ask for less.
 mkSocket :: CInt -> IO Socket
 mkSocket fd = do
   throwIfNegative_ "Weft.Socket.mkSocket" (cSetNonBlocking fd)
   cExpectLingering
-  wrap False fd
+  drains <- cDrains fd
+  wrap (drains > 0) fd
 
 -- | 'mkSocket' for a fresh non-blocking descriptor. 'True' if it is TCP's ('socketDrains').
 mkStreamSocket :: Bool -> CInt -> IO Socket

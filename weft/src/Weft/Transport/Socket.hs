@@ -19,6 +19,7 @@ import GHC.IO.Exception (IOException (ioe_errno))
 import Network.Socket (Family (..), ShutdownCmd (..), SockAddr (..), SocketOption (..), StructLinger (..))
 import qualified Network.Socket as N
 import Weft.FFI.Socket (cSendProgress)
+import Weft.Socket.Address (addressFamily)
 import Weft.Socket.Basic
 import Weft.Socket.ByteString (recv, recvLarge, sendAllBuf, sendMany, sendManyMore)
 import Weft.Socket.File (sendFileRange)
@@ -138,11 +139,5 @@ socketTransport =
     }
   where
     backlog = 4096
-    fresh address = socket (familyOf address) N.Stream 0
-    internet address = familyOf address /= AF_UNIX
-
-familyOf :: SockAddr -> Family
-familyOf address = case address of
-  SockAddrInet _ _ -> AF_INET
-  SockAddrInet6 {} -> AF_INET6
-  SockAddrUnix _ -> AF_UNIX
+    fresh address = socket (addressFamily address) N.Stream 0
+    internet address = addressFamily address /= AF_UNIX

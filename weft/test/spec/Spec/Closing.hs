@@ -4,20 +4,31 @@
 -- wait registers).
 module Spec.Closing
   ( tests,
+
+    -- * In a process of its own
+    ofAborts,
+    aborting,
+    abortConnections,
   )
 where
 
 import Control.Concurrent hiding (threadDelay, threadWaitRead, threadWaitWrite)
-import Control.Exception (onException, throwIO, try)
-import Control.Monad (forM, forM_, when)
+import Control.Exception (bracket, onException, throwIO, try)
+import Control.Monad (forM, forM_, unless, when)
 import Foreign.C.Error (eBADF)
 import GHC.IO.Exception (IOException)
 import Harness
+import qualified Network.Socket as N
+import System.Environment (getExecutablePath)
+import System.Exit (ExitCode (..))
 import System.Posix.IO (closeFd)
 import System.Posix.Types (Fd (..))
+import System.Process (readProcessWithExitCode)
 import Test.Tasty
 import Test.Tasty.HUnit
+import Weft.FFI.Socket (cExpectsLingering)
 import Weft.Runtime (stopManagers)
+import qualified Weft.Socket as S
 import Weft.Test.Descriptors
 import Weft.Thread
 
@@ -93,3 +104,26 @@ racing rounds before = withFds $ \fds -> forM_ [1 .. rounds] $ \i -> do
   closeFdWith (shut fds) r
   within 20 ("round " <> show i <> ": the end of the wait") (takeMVar done) `onException` shut fds w
   shut fds w
+
+-- | A socket that lingers makes all later closes ask the kernel, for as long as the process lives: this program, with an
+-- argument.
+ofAborts :: TestTree
+ofAborts = testCase "after an abort, a close does not ask whether the socket lingers" $ do
+  own <- getExecutablePath
+  within 100 "a process that aborts" (readProcessWithExitCode own [aborting] "") >>= (@?= (ExitSuccess, "", ""))
+
+-- | The argument.
+aborting :: String
+aborting = "aborting"
+
+-- | What it does then.
+abortConnections :: IO ()
+abortConnections = do
+  expects 0 "at first"
+  forM_ [N.StructLinger 1 0, N.StructLinger 0 0, N.StructLinger 0 5] $ \l -> withTcpSocket $ \s -> S.setSockOpt s S.Linger l
+  expects 0 "after aborts"
+  withTcpSocket $ \s -> S.setSockOpt s S.Linger (N.StructLinger 1 1)
+  expects 1 "after a socket that lingers"
+  where
+    withTcpSocket = bracket (S.socket S.AF_INET S.Stream S.defaultProtocol) S.close
+    expects n what = cExpectsLingering >>= \found -> unless (found == n) (error (what <> ": " <> show found))

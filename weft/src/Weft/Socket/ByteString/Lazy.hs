@@ -35,8 +35,8 @@ import Weft.Socket.Gather
 import Weft.Socket.Types
 import Prelude hiding (getContents)
 
--- | Send a string, or as much of it as the kernel takes at once; wait until it takes some. At most 4 MiB and 1,024
--- chunks are sent. Returns the number of bytes taken.
+-- | Send a string, or as much of it as the kernel takes at once; wait until it takes some. At most 4 MiB and, on
+-- a stream, 1,024 chunks are sent. Returns the number of bytes taken.
 send :: Socket -> ByteString -> IO Int64
 send s bytes = case L.toChunks (L.take 4194304 bytes) of
   [] -> pure 0
