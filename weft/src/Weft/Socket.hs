@@ -118,6 +118,7 @@ module Weft.Socket
     ServerSettings (..),
     defaultServerSettings,
     reportException,
+    Overdue (..),
 
     -- * Descriptors
     withFdSocket,

@@ -123,15 +123,14 @@ withServerWith options settings app act = do
         case drop (cap `mod` caps) tables of
           table : _ -> serveConnection shared options admission tables table app plain peer
           [] -> pure ()
-  let run = listening (base ended) handler $ \sockets -> do
-        let server = Server sockets tables draining ended
-        bracket (watch server) killThread (\_ -> act server)
-  run `finally` untilGone tables
+  listening (base ended) tables handler $ \sockets -> do
+    let server = Server sockets tables draining ended
+    bracket (watch server) killThread (\_ -> act server)
   where
-    listening server handler inner = case (optionTransports options, optionListeners options) of
+    listening server tables handler inner = case (optionTransports options, optionListeners options) of
       (transports@(first : _), _) -> do
         serverOnListen server (listenerAddress first)
-        withTransports (settingsOnException settings Nothing) most transports handler inner
+        withTransports (settingsOnException settings Nothing) most transports handler inner `finally` untilGone tables
       ([], []) -> withListeners settings server (ofSocket handler) (inner . fromSockets)
       ([], listeners) -> W.withServerOn server listeners (ofSocket handler) (inner . fromSockets)
     ofSocket handler sock peer = do
@@ -145,7 +144,9 @@ withServerWith options settings app act = do
           serverOnListen = \_ -> do
             settingsInstallShutdownHandler settings (void (tryPutMVar ended Nothing))
             settingsBeforeMainLoop settings,
-          serverOnException = \_ -> settingsOnException settings Nothing
+          serverOnException = \_ -> settingsOnException settings Nothing,
+          serverPatience = seconds 2,
+          serverOnOverdue = \_ -> pure W.Leave
         }
     -- A server ends if its listening sockets fail or the user closes them.
     watch server = do

@@ -7,6 +7,10 @@
 -- Each acceptor has a listening socket of its own (@SO_REUSEPORT@), and the kernel spreads new
 -- connections among these. With a single listening socket (Unix sockets, inherited sockets) one
 -- acceptor gives connections to the capabilities in turn.
+--
+-- Acceptors and connections are threads of sets that end together ("Weft.Scope.Threads"): a set for the acceptors, and one
+-- for the connections of each acceptor, so that capabilities share no memory when a connection begins or ends. When a
+-- server ends, all of its threads are told to, and then all are awaited.
 module Weft.Socket.Serve
   ( -- * Servers
     serve,
@@ -22,19 +26,19 @@ module Weft.Socket.Serve
     ServerSettings (..),
     defaultServerSettings,
     reportException,
+    Overdue (..),
   )
 where
 
-import Control.Concurrent (ThreadId, forkIO, forkOnWithUnmask, getNumCapabilities, killThread)
+import Control.Concurrent (getNumCapabilities)
 import Control.Concurrent.MVar
 import Control.Concurrent.STM
 import Control.Exception
-import Control.Monad (forM, forM_, unless, void, when)
+import Control.Monad (forM, forM_, guard, unless, void, when)
 import Data.Char (isDigit)
 import Data.IORef
-import qualified Data.IntMap.Strict as IntMap
 import Data.List (partition)
-import Data.Maybe (catMaybes, fromMaybe, listToMaybe)
+import Data.Maybe (fromMaybe, isJust, listToMaybe)
 import Foreign.C.Error
   ( Errno (..),
     eAFNOSUPPORT,
@@ -56,7 +60,6 @@ import Foreign.C.Error
     ePIPE,
     ePROTO,
   )
-import GHC.Conc (labelThread)
 import GHC.IO.Exception (IOException (ioe_errno))
 import Network.Socket
   ( AddrInfo (..),
@@ -73,14 +76,17 @@ import qualified Network.Socket as N
 import System.IO.Error (catchIOError)
 import Weft.Blocking (blocking)
 import Weft.Core.Descriptor (prepareDescriptor)
-import Weft.Core.Time (Instant (..), after)
+import Weft.Core.Time (Instant (..), after, until)
 import Weft.Duration
+import Weft.FFI.Listener (cRefuseNew)
+import Weft.Scope.Threads
 import Weft.Socket.Basic
 import Weft.Socket.Options
 import Weft.Socket.Types
 import Weft.StandardError (reportLine)
 import Weft.Sys (now)
 import Weft.Thread.Time (within)
+import Prelude hiding (until)
 
 -- | Settings of a server. Begin with 'defaultServerSettings'.
 data ServerSettings = ServerSettings
@@ -104,11 +110,19 @@ data ServerSettings = ServerSettings
     -- | Called with an exception of a handler and its peer, or with 'Nothing' and the error of an
     -- acceptor; while there are no descriptors left, once a second by each. If it throws itself,
     -- that exception goes to 'reportException'.
-    serverOnException :: Maybe SockAddr -> SomeException -> IO ()
+    serverOnException :: Maybe SockAddr -> SomeException -> IO (),
+    -- | How long the end of the server waits for handlers that were killed before it calls 'serverOnOverdue'. 'maxBound':
+    -- for ever.
+    serverPatience :: Duration,
+    -- | Called with the labels of connections' threads that have not ended within 'serverPatience' of being killed: the
+    -- handler masks exceptions, cleans up slowly, or handles the exception and goes on. Decides whether the server's end
+    -- waits on, or leaves them.
+    serverOnOverdue :: [String] -> IO Overdue
   }
 
 -- | All addresses, a port that the system chooses, a backlog of 4,096, an acceptor for each
--- capability, @TCP_NODELAY@, no limit on connections; exceptions go to 'reportException'.
+-- capability, @TCP_NODELAY@, no limit on connections; exceptions go to 'reportException'. Handlers that do not end within
+-- ten seconds of being killed are printed on standard error, and the server's end waits on.
 defaultServerSettings :: ServerSettings
 defaultServerSettings =
   ServerSettings
@@ -119,7 +133,9 @@ defaultServerSettings =
       serverNoDelay = True,
       serverMostConnections = Nothing,
       serverOnListen = const (pure ()),
-      serverOnException = reportException
+      serverOnException = reportException,
+      serverPatience = seconds 10,
+      serverOnOverdue = \left -> WaitOn <$ reportLine ("weft: killed, and still running: " <> unwords left)
     }
 
 -- | Print an exception on standard error. @EPIPE@ and @ECONNRESET@ (the client has gone), 'ThreadKilled' and
@@ -134,23 +150,45 @@ reportException peer e
 data Server = Server
   { -- | Where it listens.
     serverAddress :: SockAddr,
-    serverAcceptorThreads :: [Acceptor],
-    serverListeners :: [Socket],
-    serverTables :: [Connections]
+    serverSettings :: !ServerSettings,
+    serverAcceptorThreads :: !Threads,
+    serverListeners :: ![Listener]
   }
 
--- | A thread that accepts, and an MVar that is full when it has ended: with the error that ended it, if it was not told
--- to end, and its socket was not closed.
-data Acceptor = Acceptor !ThreadId !(MVar (Maybe IOException))
-
--- | The connections of one acceptor. Written by it and by the connections' threads.
-data Connections = Connections
-  { -- | The number of the next connection. Written by the acceptor.
-    connectionNext :: !(IORef Int),
-    connectionThreads :: !(MVar (IntMap.IntMap ThreadId)),
-    -- | How many there are. Written while 'connectionThreads' is held.
-    connectionCount :: !(TVar Int)
+-- | A listening socket, with its acceptor and the connections that this accepts.
+data Listener = Listener
+  { listenerSocket :: !Socket,
+    -- | Whether no other process has the socket.
+    listenerOwn :: !Bool,
+    -- | Written by the first drain, read by the acceptor.
+    listenerDrain :: !(IORef (Maybe Drain)),
+    -- | Filled at the end of the acceptor.
+    listenerEnded :: !(MVar AcceptorEnd),
+    listenerConnections :: !Threads,
+    -- | How many connections there are. Written by the acceptor and by the connections' threads.
+    listenerCount :: !(TVar Int)
   }
+
+-- | A drain: until when clients that are connecting are given time, and until when connections above the limit on
+-- connections may wait.
+data Drain = Drain {drainHandshakes :: !Instant, drainLimit :: !Instant}
+
+-- | Why an acceptor has ended.
+data AcceptorEnd
+  = -- | It was told to, its socket was closed, or it has accepted all connections of a drain.
+    Finished
+  | -- | A drain ended before it could accept all connections.
+    Unfinished
+  | -- | Its socket failed.
+    Broken !IOException
+
+-- | Thrown to an acceptor that waits: it looks at 'listenerDrain' again.
+data LookAgain = LookAgain
+  deriving (Show)
+
+instance Exception LookAgain where
+  toException = asyncExceptionToException
+  fromException = asyncExceptionFromException
 
 -- | Serve until the calling thread is interrupted, or until no acceptor is left; the connections
 -- are dropped then. Each connection has a thread of its own that
@@ -160,8 +198,9 @@ serve :: ServerSettings -> (Socket -> SockAddr -> IO ()) -> IO ()
 serve settings handler = withServer settings handler waitServer
 
 -- | Run a server beside an action. When the action ends, the server stops
--- listening and kills the threads of the connections that are left. To let them finish, call
--- 'drainServer' first.
+-- listening and kills the threads of the connections that are left: it throws 'ThreadKilled' to all of them, and then
+-- waits, uninterruptibly, until all have ended ('serverPatience'). What the handlers use can be released afterwards. To
+-- let connections finish, call 'drainServer' first.
 withServer :: ServerSettings -> (Socket -> SockAddr -> IO ()) -> (Server -> IO a) -> IO a
 withServer settings handler = bracket (listenAndStart settings handler) stopServer
 
@@ -169,49 +208,89 @@ withServer settings handler = bracket (listenAndStart settings handler) stopServ
 -- settings' address, port and backlog. With one socket the connections go
 -- to the capabilities in turn; with several, those of the nth socket stay on the nth capability.
 withServerOn :: ServerSettings -> [Socket] -> (Socket -> SockAddr -> IO ()) -> (Server -> IO a) -> IO a
-withServerOn settings listeners handler = bracket (startServer settings handler listeners) stopServer
+withServerOn settings listeners handler = bracket (startServer settings handler False listeners) stopServer
 
 -- | The number of connections that are being served.
 serverConnections :: Server -> IO Int
-serverConnections = openConnections . serverTables
+serverConnections = openConnections . serverListeners
 
-openConnections :: [Connections] -> IO Int
-openConnections tables = sum <$> mapM (readTVarIO . connectionCount) tables
+openConnections :: [Listener] -> IO Int
+openConnections listeners = sum <$> mapM (readTVarIO . listenerCount) listeners
 
 -- | Block until the server accepts no more: it was stopped or drained, or its listening sockets were
 -- closed. If they failed, throws the error of the first one.
 waitServer :: Server -> IO ()
 waitServer server = do
-  failures <- mapM (\(Acceptor _ ended) -> readMVar ended) (serverAcceptorThreads server)
-  mapM_ throwIO (listToMaybe (catMaybes failures))
+  ends <- mapM (readMVar . listenerEnded) (serverListeners server)
+  mapM_ throwIO (listToMaybe [e | Broken e <- ends])
 
--- | Stop listening and wait until all connections have ended, at most for the given duration. 'maxBound' means no
--- limit; zero or less does not wait. 'True' if none is left.
+-- | Accept the connections that are established already, stop listening, and wait until all connections have ended, at
+-- most for the given duration. 'maxBound' means no limit; with zero or less it does not wait. 'True' if none is left, and
+-- none had to be refused.
+--
+-- Clients that connect from now on are refused. One whose handshake has begun is still accepted, if it completes it
+-- within 200 ms, which the drain therefore takes at least, unless its limit is shorter. At the limit on connections
+-- ('serverMostConnections') the others wait for their turn until the drain's limit, and are reset then.
+--
+-- This holds for sockets that the server has opened itself, on Linux from 5.7 on (before, and with a link-local address:
+-- as root). Sockets given to 'withServerOn' may be another process's too, which goes on to accept, and other systems have
+-- no means for it: there the drain accepts until no connection waits, and closes the socket next. If no other process has
+-- it, a client that connects between the two system calls, or is in its handshake then, is reset.
 drainServer :: Server -> Duration -> IO Bool
 drainServer server limit = do
+  start <- now
+  let end = max mempty limit `after` start
+      left = (end `until`) <$> now
+  forM_ listeners $ \l -> do
+    refuses <- if listenerOwn l then refuseNew (listenerSocket l) else pure False
+    let drain = Drain (if refuses then min end (handshakeTime `after` start) else start) end
+    atomicModifyIORef' (listenerDrain l) (\before -> (Just (maybe drain (sooner drain) before), ()))
+  notifyAll (serverAcceptorThreads server) LookAgain
+  -- They end by themselves, unless their user's function for exceptions takes longer.
+  patience <- left
+  _ <- within (patience <> seconds 1) (mapM_ (readMVar . listenerEnded) listeners)
   stopListening server
-  _ <- within limit (mapM_ (waitBelow 1) (serverTables server))
-  (== 0) <$> serverConnections server
+  ends <- mapM (readMVar . listenerEnded) listeners
+  rest <- left
+  _ <- within rest (mapM_ (waitBelow 1) listeners)
+  open <- serverConnections server
+  pure (open == 0 && and [case e of Unfinished -> False; _ -> True | e <- ends])
+  where
+    listeners = serverListeners server
+    sooner (Drain h l) (Drain h' l') = Drain (min h h') (min l l')
+
+-- | Refuse connections, and keep those that wait to be accepted. 'False' if that cannot be done with this socket.
+refuseNew :: Socket -> IO Bool
+refuseNew s = (True <$ immediately "Weft.Socket.drainServer" s cRefuseNew) `catchIOError` const (pure False)
+
+-- | How long a drain waits for clients that have begun to connect: they need a round trip.
+handshakeTime :: Duration
+handshakeTime = milliseconds 200
 
 -- | Block until there are fewer connections than that.
-waitBelow :: Int -> Connections -> IO ()
-waitBelow n table = atomically $ readTVar (connectionCount table) >>= check . (< n)
+waitBelow :: Int -> Listener -> IO ()
+waitBelow n l = atomically $ readTVar (listenerCount l) >>= check . (< n)
 
 -- | Stop the acceptors and close their sockets. It cannot be interrupted; it does not take long, as an acceptor
 -- can always be interrupted.
 stopListening :: Server -> IO ()
 stopListening server = uninterruptibleMask_ $ do
-  forM_ (serverAcceptorThreads server) $ \(Acceptor t ended) -> killThread t >> readMVar ended
-  mapM_ close (serverListeners server)
+  tellAll (serverAcceptorThreads server)
+  mapM_ (readMVar . listenerEnded) (serverListeners server)
+  mapM_ (close . listenerSocket) (serverListeners server)
 
--- | Stop listening and kill the connections' threads. If it is interrupted, another thread kills the rest.
+-- | Stop listening, kill the connections' threads, and wait for their ends.
 stopServer :: Server -> IO ()
-stopServer server = do
+stopServer server = uninterruptibleMask_ $ do
   stopListening server
-  mapM (fmap IntMap.elems . readMVar . connectionThreads) (serverTables server) >>= dropAll . concat
+  mapM_ tellAll sets
+  end <- after (serverPatience settings) <$> now
+  forM_ sets $ \threads -> do
+    patience <- (end `until`) <$> now
+    awaitAll patience (serverOnOverdue settings) threads
   where
-    dropAll (t : ts) = (killThread t `onException` forkIO (dropAll (t : ts))) >> dropAll ts
-    dropAll [] = pure ()
+    settings = serverSettings server
+    sets = map listenerConnections (serverListeners server)
 
 -- Starting -----------------------------------------------------------------------------
 
@@ -220,24 +299,26 @@ listenAndStart settings handler = do
   caps <- getNumCapabilities
   address <- resolve settings
   listeners <- openListeners settings address (maybe caps (max 1) (serverAcceptors settings))
-  startServer settings handler listeners
+  startServer settings handler True listeners
 
 -- | Start acceptors on listening sockets. Takes over the sockets: they are closed if it fails.
-startServer :: ServerSettings -> (Socket -> SockAddr -> IO ()) -> [Socket] -> IO Server
-startServer settings handler listeners = (`onException` mapM_ close listeners) $ do
+startServer :: ServerSettings -> (Socket -> SockAddr -> IO ()) -> Bool -> [Socket] -> IO Server
+startServer settings handler own sockets = (`onException` mapM_ close sockets) $ do
   caps <- getNumCapabilities
-  bound <- case listeners of
-    l : _ -> getSocketName l
+  bound <- case sockets of
+    s : _ -> getSocketName s
     [] -> ioError (userError "Weft.Socket.serve: no address to listen on")
-  forM_ listeners $ \l -> do
-    listens <- isListening l
+  forM_ sockets $ \s -> do
+    listens <- isListening s
     unless listens (ioError (userError "Weft.Socket.serve: the socket does not listen"))
-  tables <- forM listeners (const (Connections <$> newIORef 0 <*> newMVar IntMap.empty <*> newTVarIO 0))
+  acceptors <- newThreads
+  listeners <- forM sockets $ \s -> Listener s own <$> newIORef Nothing <*> newEmptyMVar <*> newThreads <*> newTVarIO 0
   -- Not masked as the rest of this: threads that it forks inherit its state.
   interruptible (serverOnListen settings bound)
-  threads <- forM (zip3 [0 ..] listeners tables) $ \(i, l, table) ->
-    startAcceptor settings handler (placement caps (length listeners) i) i l tables table
-  pure (Server bound threads listeners tables)
+  forM_ (zip [0 ..] listeners) $ \(i, l) ->
+    startThread acceptors Daemon (On i) ("weft acceptor " <> show i) $ \unmask ->
+      acceptor settings handler (placement caps (length listeners) i) listeners l unmask
+  pure (Server bound settings acceptors listeners)
   where
     -- Which capability the nth connection of an acceptor goes to.
     placement caps acceptors i n
@@ -302,49 +383,67 @@ openListeners settings ai count
 
 -- Accepting ----------------------------------------------------------------------------
 
-startAcceptor ::
+-- | The body of an acceptor's thread. It is masked, except in the user's function for exceptions: an exception arrives only
+-- while it waits, so that no accepted connection is lost.
+acceptor ::
   ServerSettings ->
   (Socket -> SockAddr -> IO ()) ->
   (Int -> Int) ->
-  Int ->
-  Socket ->
-  [Connections] ->
-  Connections ->
-  IO Acceptor
-startAcceptor settings handler place i listener tables table = do
-  ended <- newEmptyMVar
+  [Listener] ->
+  Listener ->
+  (forall a. IO a -> IO a) ->
+  IO ()
+acceptor settings handler place listeners listener unmask = do
   reportedAt <- newIORef (Instant minBound)
-  t <- mask_ $ forkOnWithUnmask i (\unmask -> (unmask (acceptLoop reportedAt) `catch` ignore) >>= finish ended)
-  labelThread t ("weft acceptor " <> show i)
-  pure (Acceptor t ended)
+  end <- loop reportedAt 0 (serverBacklog settings) `catch` told
+  -- Closed, so that the kernel gives new connections to other listeners, or refuses them.
+  uninterruptibleMask_ (close (listenerSocket listener) >> putMVar (listenerEnded listener) end)
   where
-    ignore :: SomeException -> IO (Maybe IOException)
-    ignore _ = pure Nothing
-    -- Closed, so that the kernel gives new connections to other listeners, or refuses them.
-    finish ended failure = uninterruptibleMask_ (close listener >> putMVar ended failure)
-    -- The error, unless the socket was closed.
-    acceptLoop reportedAt = do
-      mapM_ untilRoom (serverMostConnections settings)
-      r <- mask_ (try (accept listener >>= startConnection settings handler place table))
+    told :: SomeException -> IO AcceptorEnd
+    told _ = pure Finished
+    -- Given the number of the next connection, and how many may be accepted once a drain is over.
+    loop :: IORef Instant -> Int -> Int -> IO AcceptorEnd
+    loop reportedAt n late = do
+      drain <- readIORef (listenerDrain listener)
+      over <- maybe (pure False) (\d -> (>= drainLimit d) <$> now) drain
+      r <- try (acceptNext drain n (over && late <= 0) `catch` failed reportedAt drain)
       case r of
-        Right () -> acceptLoop reportedAt
-        Left e
-          | errno e `elem` map Just passing -> acceptLoop reportedAt
-          | errno e `elem` map Just exhausted -> do
-            t <- now
-            before <- readIORef reportedAt
-            when (t >= seconds 1 `after` before) $ do
-              report settings Nothing (toException e)
-              writeIORef reportedAt t
-            recover
-            acceptLoop reportedAt
-          | otherwise -> do
-            report settings Nothing (toException e)
-            pure (if errno e == Just eBADF then Nothing else Just e)
+        Right Nothing -> loop reportedAt (n + 1) (if over then late - 1 else late)
+        Right (Just end) -> pure end
+        Left LookAgain -> loop reportedAt n late
+    -- Accept a connection; or why there is none to accept any more.
+    acceptNext drain n refused
+      | refused = pure (Just Unfinished)
+      | otherwise = do
+        room <- maybe (pure True) (untilRoom drain) (serverMostConnections settings)
+        if room
+          then do
+            let socket' = maybe id (withDeadline . drainHandshakes) drain (listenerSocket listener)
+            Nothing <$ (accept socket' >>= startConnection settings handler (place n) listener)
+          else pure (Just Unfinished)
+    failed reportedAt drain e
+      | isJust drain && isTimeout e = pure (Just Finished)
+      | errno e `elem` map Just passing = pure Nothing
+      | errno e `elem` map Just exhausted = do
+        t <- now
+        before <- readIORef reportedAt
+        when (t >= seconds 1 `after` before) $ do
+          unmask (report settings Nothing (toException e))
+          writeIORef reportedAt t
+        recover
+        pure (Unfinished <$ (drain >>= guard . (<= t) . drainLimit))
+      | otherwise = do
+        unmask (report settings Nothing (toException e))
+        pure (Just (if errno e == Just eBADF then Finished else Broken e))
     errno e = Errno <$> ioe_errno e
-    untilRoom most = do
-      open <- openConnections tables
-      when (open >= most) . atomically $ mapM (readTVar . connectionCount) tables >>= check . (< most) . sum
+    -- Block until there is room for a connection; 'False' if there is none at the end of a drain.
+    untilRoom drain most = do
+      open <- openConnections listeners
+      if open < most
+        then pure True
+        else do
+          patience <- maybe (pure maxBound) (\d -> (drainLimit d `until`) <$> now) drain
+          isJust <$> within patience (atomically (mapM (readTVar . listenerCount) listeners >>= check . (< most) . sum))
     -- Errors of the one connection that was to be accepted: accept(2), \"Error
     -- handling\".
     passing =
@@ -353,42 +452,28 @@ startAcceptor settings handler place i listener tables table = do
     -- Out of descriptors. Connections wait in the backlog, so the listener stays readable,
     -- and accepting again at once would spin. Wait until a connection of ours ends, or for a while.
     recover = do
-      open <- readTVarIO (connectionCount table)
-      void (within (milliseconds 100) (waitBelow open table))
+      open <- readTVarIO (listenerCount listener)
+      void (within (milliseconds 100) (waitBelow open listener))
 
--- | Masked, so that no accepted socket is lost.
-startConnection ::
-  ServerSettings ->
-  (Socket -> SockAddr -> IO ()) ->
-  (Int -> Int) ->
-  Connections ->
-  (Socket, SockAddr) ->
-  IO ()
-startConnection settings handler place table (sock, peer) = do
-  n <- readIORef (connectionNext table)
-  writeIORef (connectionNext table) (n + 1)
-  -- The table is held meanwhile: a thread that ends at once has to find its entry in it.
-  (`onException` close sock) . modifyMVar_ (connectionThreads table) $ \threads -> do
-    -- Counted before the fork: the thread may run, and answer its client, on another capability at once.
-    count (+ 1)
-    t <- forkOnWithUnmask (place n) (connection n) `onException` count (subtract 1)
-    labelThread t "weft connection"
-    pure $! IntMap.insert n t threads
+-- | Start a connection's thread. It cannot be interrupted.
+startConnection :: ServerSettings -> (Socket -> SockAddr -> IO ()) -> Int -> Listener -> (Socket, SockAddr) -> IO ()
+startConnection settings handler place listener (sock, peer) = do
+  -- Counted before the fork: the thread may run, and answer its client, on another capability at once.
+  count (+ 1)
+  started <- startThread (listenerConnections listener) Daemon (On place) "weft connection" connection `onException` dropped
+  unless (isJust started) dropped
   where
-    connection :: Int -> (forall a. IO a -> IO a) -> IO ()
-    connection n unmask = do
+    connection :: (forall a. IO a -> IO a) -> IO ()
+    connection unmask = do
       -- Attached first, as a connection waits sooner or later. A single exception handler below the user's: the stack
       -- is walked through each time that the thread waits, and has 1 KiB. (The thread is masked from its start.)
       result <- try (withDescriptor sock prepareDescriptor >> unmask (when (serverNoDelay settings) noDelay >> handler sock peer))
-      either (report settings (Just peer)) pure result `finally` ended n
-    -- Runs whatever the handler throws. Uninterruptible; the table is never held for long.
-    ended n = uninterruptibleMask_ $ do
-      close sock
-      -- Forced, or the table would keep all of its earlier threads alive.
-      modifyMVar_ (connectionThreads table) $ \threads -> do
-        count (subtract 1)
-        pure $! IntMap.delete n threads
-    count = atomically . modifyTVar' (connectionCount table)
+      either (\e -> report settings (Just peer) e `catch` ignored) pure result
+      dropped
+    dropped = uninterruptibleMask_ (close sock >> count (subtract 1))
+    ignored :: SomeException -> IO ()
+    ignored _ = pure ()
+    count = atomically . modifyTVar' (listenerCount listener)
     noDelay = case peer of
       SockAddrUnix _ -> pure ()
       _ -> setSocketOption sock NoDelay 1

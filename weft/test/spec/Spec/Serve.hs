@@ -216,26 +216,95 @@ tests =
           ts <- replicateM 5 (start (drainServer server (seconds 10)))
           ts <$ mapM_ (\t -> blocked t >>= assertBool "does not wait") ts
         forM_ drainers $ \t -> result "drainServer" t >>= (@?= True),
-      test "an interrupted shutdown still drops the connections" . leavingNoDescriptor $ do
-        -- A handler that cannot be interrupted keeps the end from going on.
-        entered <- newEmptyMVar
-        gate <- newEmptyMVar
-        let handler s peer = do
+      test "draining: connections in the backlog are served, also above the limit on connections" . leavingNoDescriptor $ do
+        (go, entered) <- (,) <$> newEmptyMVar <*> newEmptyMVar
+        let handler s peer = void (tryPutMVar entered ()) >> readMVar go >> echo s peer
+        withServer settings {serverMostConnections = Just 1} handler $ \server -> do
+          clients <- replicateM 10 (connected server)
+          takeMVar entered
+          draining <- start (drainServer server (seconds 30))
+          eventually "others are refused" (either (isErrno eCONNREFUSED) (const False) <$> try (client server (const (pure ()))))
+          blocked draining >>= assertBool "it waits for them"
+          putMVar go ()
+          parallel 10 $ \i -> forM_ (take 1 (drop i clients)) $ \s -> do
+            sendAll s (C.pack "x")
+            recv s 10 >>= (@?= C.pack "x")
+            close s
+          result "drainServer" draining >>= (@?= True),
+      test "draining: not all could be accepted within its limit" . leavingNoDescriptor $ do
+        go <- newEmptyMVar
+        withServer settings {serverMostConnections = Just 1} (\_ _ -> readMVar go) $ \server -> do
+          clients <- replicateM 10 (connected server)
+          eventually "one is served" ((> 0) <$> serverConnections server)
+          drainServer server (milliseconds 300) >>= (@?= False)
+          waitServer server
+          putMVar go ()
+          eventually "it ends" ((== 0) <$> serverConnections server)
+          -- The last ones were refused, so they count.
+          drainServer server (seconds 10) >>= (@?= False)
+          mapM_ close clients,
+      test "draining: no client that has connected is left without an answer" . leavingNoDescriptor . replicateM_ (times 4) $ do
+        lost <- newIORef (0 :: Int)
+        withServer settings (\s _ -> recv s 100 >>= sendAll s) $ \server -> do
+          let exchange s = sendAll s (C.pack "hello") >> recv s 100
+              again = do
+                s <- socket AF_INET Stream defaultProtocol
+                accepted <- try (connect s (serverAddress server))
+                case accepted of
+                  Left e -> close s >> (isErrno eCONNREFUSED e @? show e)
+                  Right () -> do
+                    answer <- try (exchange s) `finally` close s
+                    when (either (const True) (/= C.pack "hello") (answer :: Either IOException C.ByteString)) $
+                      atomicModifyIORef' lost (\n -> (n + 1, ()))
+                    again
+          clients <- replicateM 8 (start again)
+          pause 10
+          drainServer server (seconds 10) >>= (@?= True)
+          mapM_ (result "a client") clients
+        readIORef lost >>= (@?= 0),
+      test "the end kills all handlers before it waits for any, and waits for all" . leavingNoDescriptor $ do
+        -- One handler cannot be interrupted; the others take some time to clean up.
+        [entered, gate] <- replicateM 2 newEmptyMVar
+        [begun, ended] <- replicateM 2 (newIORef (0 :: Int))
+        let more ref = atomicModifyIORef' ref (\n -> (n + 1, ()))
+            handler s peer = do
               bs <- recv s 1
-              if bs == C.pack "!" then uninterruptibleMask_ (putMVar entered () >> takeMVar gate) else echo s peer
-        clients <- newEmptyMVar
+              if bs == C.pack "!"
+                then uninterruptibleMask_ (putMVar entered () >> takeMVar gate)
+                else (more begun >> sendAll s bs >> echo s peer) `finally` (pause 20 >> more ended)
         ending <- start . withServer settings handler $ \server -> do
           ss <- replicateM 20 (connected server)
-          forM_ (take 1 ss) (`sendAll` C.pack "!")
+          zipWithM_ (\s c -> sendAll s (C.pack [c])) ss ('!' : replicate 19 'x')
           takeMVar entered
-          eventually "all are accepted" ((== 20) <$> serverConnections server)
-          putMVar clients ss
-        ss <- takeMVar clients
-        blocked ending >>= assertBool "the end waits"
-        stop ending
+          eventually "all handlers run" ((== 19) <$> readIORef begun)
+          pure ss
+        eventually "the others end" ((== 19) <$> readIORef ended)
+        blocked ending >>= assertBool "the end waits for the first one"
         putMVar gate ()
-        forM_ (drop 1 ss) $ \s -> within 10 "the end of a connection" (recv s 10) >>= (@?= C.empty)
-        mapM_ close ss,
+        result "the end" ending >>= mapM_ close,
+      test "handlers that do not end are named, and left if the program says so" . leavingNoDescriptor $ do
+        [entered, gate] <- replicateM 2 newEmptyMVar
+        told <- newIORef []
+        let handler _ _ = uninterruptibleMask_ (putMVar entered () >> readMVar gate)
+            overdue left = Leave <$ writeIORef told left
+        s <- withServer settings {serverPatience = milliseconds 50, serverOnOverdue = overdue} handler $ \server ->
+          connected server <* takeMVar entered
+        left <- readIORef told
+        map (takeWhile (/= '(')) left @?= ["weft connection "]
+        putMVar gate ()
+        (recv s 10 >>= (@?= C.empty)) `finally` close s,
+      test "an exception that comes while the server ends is thrown after its end" . leavingNoDescriptor $ do
+        [entered, gate, leaving] <- replicateM 3 newEmptyMVar
+        done <- newIORef False
+        let handler _ _ = uninterruptibleMask_ (putMVar entered () >> takeMVar gate >> writeIORef done True)
+            inside server = mask_ (connected server <* takeMVar entered <* putMVar leaving ())
+        ending <- start (withServer settings handler inside >>= close)
+        takeMVar leaving
+        blocked ending >>= assertBool "the end waits"
+        killing <- start (stop ending)
+        putMVar gate ()
+        result "killing" killing
+        readIORef done >>= (@?= True),
       test "the end of a server is the end of its connections" . leavingNoDescriptor $ do
         s <- withServer settings echo $ \server -> do
           s <- connected server

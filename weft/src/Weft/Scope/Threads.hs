@@ -1,0 +1,190 @@
+{-# LANGUAGE RankNTypes #-}
+
+-- |
+-- A set of threads that end together: the bookkeeping below "Weft.Scope" and the servers of "Weft.Socket". All threads of
+-- a set are told to end before any of them is awaited, so that one which takes its time keeps no other alive.
+--
+-- Any thread may start threads in a set and tell them to end; one at a time waits for them, the set's owner.
+module Weft.Scope.Threads
+  ( Threads,
+    newThreads,
+
+    -- * Starting
+    Kind (..),
+    Place (..),
+    startThread,
+
+    -- * Ending
+    notifyAll,
+    tellAll,
+    awaitWork,
+    Overdue (..),
+    awaitAll,
+  )
+where
+
+import Control.Concurrent (ThreadId, forkIO, forkIOWithUnmask, forkOnWithUnmask)
+import Control.Concurrent.MVar
+import Control.Exception
+import Control.Monad (unless, void, when)
+import Data.IORef
+import qualified Data.IntMap.Strict as IntMap
+import GHC.Conc (labelThread)
+import Weft.Duration
+import Weft.Timer (cancel, schedule)
+
+-- | A set of threads. Changed by all of its threads and by those that start them, atomically ('change').
+--
+-- A thread that starts another takes a number for it, forks, and enters the fork. The new thread ends its number. The
+-- last two may come in either order:
+--
+-- > no entry --entered--> Entered --ended--> no entry
+-- > no entry --ended----> Early --entered--> no entry
+--
+-- A number counts as alive from its taking to its end. Once the set has been told to end no number is taken, and a thread
+-- whose number was taken before is told when it is entered.
+newtype Threads = Threads (IORef State)
+
+data State = State
+  { stateNext :: !Int,
+    -- | Numbers that have not ended.
+    stateAlive :: !Int,
+    -- | Those of them that are 'Work'.
+    stateWorking :: !Int,
+    stateEntries :: !(IntMap.IntMap Entry),
+    stateTold :: !Bool,
+    -- | What the owner waits for.
+    stateWaiter :: !Waiter
+  }
+
+data Entry
+  = -- | A thread and its label.
+    Entered !ThreadId !String
+  | -- | It ended before it was entered.
+    Early
+
+-- | The MVar is filled when the condition holds, or when the owner has waited long enough. The waiter of an owner that
+-- has gone on meanwhile stays until the next one replaces it.
+data Waiter = NoWaiter | ForWork !(MVar ()) | ForAll !(MVar ())
+
+-- | Whether the owner waits for a thread's work, or only for its end once it has been told to end.
+data Kind = Work | Daemon
+  deriving (Eq, Show)
+
+-- | The capability of a thread.
+data Place
+  = -- | That of the thread that starts it, at first. The run-time system may move it.
+    Here
+  | -- | This one, modulo their number, for good.
+    On !Int
+  deriving (Eq, Show)
+
+-- | A set without threads.
+newThreads :: IO Threads
+newThreads = Threads <$> newIORef (State 0 0 0 IntMap.empty False NoWaiter)
+
+change :: Threads -> (State -> (State, a)) -> IO a
+change (Threads ref) = atomicModifyIORef' ref
+
+-- Starting -----------------------------------------------------------------------------
+
+-- | Start a thread with that label; 'Nothing' if the set has been told to end. The body runs masked and is given a
+-- function that unmasks. It must not throw; the thread is counted until it returns.
+--
+-- O(log n) for n threads of the set. It cannot be interrupted, and does not block.
+startThread :: Threads -> Kind -> Place -> String -> ((forall a. IO a -> IO a) -> IO ()) -> IO (Maybe ThreadId)
+startThread threads kind place label body = mask_ $ do
+  taken <- change threads $ \st ->
+    if stateTold st
+      then (st, Nothing)
+      else (st {stateNext = stateNext st + 1, stateAlive = stateAlive st + 1, stateWorking = stateWorking st + work}, Just (stateNext st))
+  case taken of
+    Nothing -> pure Nothing
+    Just n -> do
+      t <- forkPlaced (\unmask -> body unmask >> ended (endEntry n)) `onException` ended id
+      labelThread t label
+      late <- change threads $ \st -> (st {stateEntries = enter n (Entered t label) (stateEntries st)}, stateTold st)
+      when late (tell ThreadKilled t)
+      pure (Just t)
+  where
+    work = if kind == Work then 1 else 0
+    forkPlaced :: ((forall a. IO a -> IO a) -> IO ()) -> IO ThreadId
+    forkPlaced act = case place of
+      Here -> forkIOWithUnmask act
+      On c -> forkOnWithUnmask c act
+    enter n entry entries = case IntMap.lookup n entries of
+      Just _ -> IntMap.delete n entries
+      Nothing -> IntMap.insert n entry entries
+    endEntry n = enter n Early
+    -- The number is not alive any more; the owner is woken if it waits for that.
+    ended entriesOf = do
+      waiter <- change threads $ \st ->
+        let st' = st {stateAlive = stateAlive st - 1, stateWorking = stateWorking st - work, stateEntries = entriesOf (stateEntries st)}
+         in if reached st' (stateWaiter st') then (st' {stateWaiter = NoWaiter}, stateWaiter st') else (st', NoWaiter)
+      case waiter of
+        ForWork box -> void (tryPutMVar box ())
+        ForAll box -> void (tryPutMVar box ())
+        NoWaiter -> pure ()
+
+reached :: State -> Waiter -> Bool
+reached st waiter = case waiter of
+  NoWaiter -> False
+  ForWork _ -> stateWorking st == 0
+  ForAll _ -> stateAlive st == 0
+
+-- Ending -------------------------------------------------------------------------------
+
+-- | Throw an exception to a thread without waiting until it has arrived: a thread that masks exceptions receives it
+-- later, or never.
+tell :: Exception e => e -> ThreadId -> IO ()
+tell e t = forkIO (throwTo t e) >>= \teller -> labelThread teller "weft scope"
+
+-- | Throw an exception to all threads. It may not have arrived yet when this returns.
+notifyAll :: Exception e => Threads -> e -> IO ()
+notifyAll threads e = change threads (\st -> (st, IntMap.elems (stateEntries st))) >>= \found -> mapM_ (tell e) [t | Entered t _ <- found]
+
+-- | Tell all threads to end, by 'ThreadKilled'. It may not have arrived yet when this returns. No thread can be started in
+-- the set any more. A second call has no effect.
+tellAll :: Threads -> IO ()
+tellAll threads = do
+  before <- change threads $ \st -> (st {stateTold = True}, stateTold st)
+  unless before (notifyAll threads ThreadKilled)
+
+-- | Block until no thread of the kind 'Work' is left. Interruptible.
+awaitWork :: Threads -> IO ()
+awaitWork threads = void (await ForWork maxBound threads)
+
+-- | What to do about threads that do not end although they have been told to.
+data Overdue
+  = -- | Wait on, until they have ended.
+    WaitOn
+  | -- | Leave them to themselves. They may still run afterwards.
+    Leave
+  deriving (Eq, Show)
+
+-- | Block until no thread is left. If they have not ended after the given duration, the function is called, with the
+-- labels of those that are left, and decides; it is called once.
+awaitAll :: Duration -> ([String] -> IO Overdue) -> Threads -> IO ()
+awaitAll patience overdue threads = do
+  gone <- await ForAll patience threads
+  unless gone $ do
+    left <- change threads $ \st -> (st, [l <> " (" <> show t <> ")" | Entered t l <- IntMap.elems (stateEntries st)])
+    decision <- overdue left
+    when (decision == WaitOn) (void (await ForAll maxBound threads))
+
+-- | Block until a condition holds; 'False' if it does not after the given duration.
+await :: (MVar () -> Waiter) -> Duration -> Threads -> IO Bool
+await condition patience threads = do
+  box <- newEmptyMVar
+  let waiter = condition box
+  waits <- change threads $ \st -> if reached st waiter then (st, False) else (st {stateWaiter = waiter}, True)
+  if waits then untilFull box >> change threads (\st -> (st, reached st waiter)) else pure True
+  where
+    untilFull box
+      | patience == maxBound = persistently (takeMVar box)
+      | otherwise = bracket (schedule patience (void (tryPutMVar box ()))) cancel (\_ -> persistently (takeMVar box))
+
+-- | Wait again if the collector finds that nothing can end the wait. It finds threads that wait for one another all at
+-- once, and throws to each: to a thread of the set, say, and to the owner, which waits for its end.
+persistently :: IO a -> IO a
+persistently act = act `catch` \e -> const (persistently act) (e :: BlockedIndefinitelyOnMVar)
