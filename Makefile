@@ -64,7 +64,7 @@ matrix: ## Run the tests on newer compilers in chroots (MATRIX="9.6 9.10"; BENCH
 	@[ -z "$(BENCH)" ] || $(MAKE) bench-peers
 	@BENCH="$(BENCH)" BENCH_ARGS="$(BENCH_ARGS)" scripts/matrix $(MATRIX)
 
-verify: deb ## What takes too long for every change: planted bugs, long searches and programs in lockstep, sanitizers, a soak, 10^7 tampered packets and requests, transfers of 1 GB, the Debian package, the README's lines
+verify: deb ## What takes too long for every change: planted bugs, long searches and programs in lockstep, sanitizers, a soak, 10^7 tampered packets and requests, transfers of 1 GB, the Debian package, the README's lines, ten other libraries' suites relinked
 	@scripts/deps build test
 	WEFT_MUTANTS=1 scripts/cabal test --enable-tests weft-core:test:mutants
 	WEFT_SIM_SECONDS=$(SIM_SECONDS) scripts/cabal test --enable-tests weft-core:test:wake
@@ -82,6 +82,8 @@ verify: deb ## What takes too long for every change: planted bugs, long searches
 	@scripts/try-deb
 	@scripts/deps readme
 	@scripts/try-readme
+	@scripts/deps suites
+	@scripts/other-suites
 
 soak: deps ## Everything at once under faults, on each back end (HOURS=1, or MINUTES=3; TOGETHER=1, SEED=n, WEFT_BACKEND=name)
 	@scripts/deps build test
