@@ -43,16 +43,16 @@ queues =
         asked <- mapM (ask q) [('a', 1), ('a', 2), ('a', 3), ('A', 1), ('A', 2), ('b', 1)]
         c <- mapM (ask q) [('c', 1), ('c', 2)]
         -- Of the client with more, the newest.
-        mapM result [asked !! 2, asked !! 1] >>= (@?= [Left AllFull, Left AllFull])
+        mapM result (take 2 (drop 1 asked)) >>= (@?= [Left AllFull, Left AllFull])
         forM_ [('c', 3), ('a', 4)] $ \name -> answer q name >>= (@?= Left AllFull)
         b <- ask q ('b', 2)
         result (asked !! 4) >>= (@?= Left AllFull)
         release q
-        mapM result ([asked !! 0, asked !! 3, asked !! 5, b] <> c) >>= (@?= map Right [('a', 1), ('A', 1), ('b', 1), ('b', 2), ('c', 1), ('c', 2)])
+        mapM result (take 1 asked <> [asked !! 3, asked !! 5, b] <> c) >>= (@?= map Right [('a', 1), ('A', 1), ('b', 1), ('b', 2), ('c', 1), ('c', 2)])
         done q >>= (@?= [('a', 1), ('b', 1), ('c', 1), ('A', 1), ('b', 2), ('c', 2)]),
       testCase "of a thousand places, 128 attackers with all the work that they may have take none from others" $ do
         q <- busyFor id 8 1000
-        _ <- mapM (ask q) [(attacker, n) | n <- [1 .. 8], attacker <- [1 .. 128 :: Int]]
+        mapM_ (ask q) [(attacker, n) | n <- [1 .. 8], attacker <- [1 .. 128 :: Int]]
         others <- mapM (\client -> ask q (client, 1)) [1001 .. 1020]
         release q
         mapM result others >>= (@?= [Right (client, 1) | client <- [1001 .. 1020]]),

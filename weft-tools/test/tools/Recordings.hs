@@ -118,6 +118,18 @@ tests program folder =
         code @?= ExitFailure 1
         contains out ("is damaged: of what is in the file from byte " <> show (B.length before + 4) <> " on")
         assertBool out (not ("index" `isInfixOf` out)),
+      testCase "a recording that is cut off: status 1, wherever that is, and a page of what is there" $ do
+        let file = folder </> "whole.eventlog"
+            cut = folder </> "cut.eventlog"
+        _ <- recordingPong file $ \p -> getPid (process p) >>= mapM_ (signalProcess sigTERM)
+        content <- B.readFile file
+        let events = B.length (fst (B.breakSubstring (B.pack "datb") content)) + 4
+            left = B.length content - events
+        forM_ ([1, 2, 3, 4] <> [left * n `div` 8 | n <- [1 .. 8]] <> [left + 1, left + events `div` 2, B.length content - 1]) $ \missing -> do
+          B.writeFile cut (B.take (B.length content - missing) content)
+          (code, out) <- outcome program [] ["trace", "view", cut]
+          (missing, code) @?= (missing, ExitFailure 1)
+          assertBool out (any (`isInfixOf` out) ["is not complete, as if its program had been killed or the file cut off", "it has no events", "no complete log: it ends before its first event", "not an event log of GHC"]),
       testCase "GHCRTS is for the program, and each recording has a file of its own until it is complete" $ do
         let script = folder </> "own.sh"
             file = folder </> "own.eventlog"

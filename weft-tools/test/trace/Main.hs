@@ -37,6 +37,7 @@ import Weft.Timer (sleep)
 import Weft.Tools.Trace.Chrome
 import Weft.Tools.Trace.Log
 import Weft.Tools.Trace.Page
+import Weft.Tools.Trace.Sequence
 import Weft.Tools.Trace.Timeline
 
 main :: IO ()
@@ -153,6 +154,11 @@ damages = testCase "a damaged log is read up to the damage" $ do
     Recording some end <- readLog spoiled >>= either (assertFailure . T.unpack) pure
     pure (end /= Complete && not (null some))
   assertBool (show found) (length (filter id found) >= 10)
+  -- A byte here and there, all over the events. Those of a text and the low bytes of a time are not noticed.
+  noticed <- forM [begin + (B.length bytes - begin) * n `div` 200 | n <- [0 .. 199]] $ \at -> do
+    B.writeFile spoiled (flipped at)
+    either (const True) (/= Complete) <$> checkLog spoiled
+  assertBool (show (length (filter id noticed)) <> " of 200 were noticed") (length (filter id noticed) >= 110)
   _ <- check "a log behind it" (bytes <> bytes)
   _ <- check "zeros behind it" (bytes <> B.replicate 1000 0)
   removePathForcibly folder
@@ -161,7 +167,20 @@ timelines :: TestTree
 timelines =
   testGroup
     "timelines"
-    [ testCase "spans, wake-ups and their latencies" $ do
+    [ testCase "what can follow what in a log" $ do
+        let right entries = maybe False (const True) (foldM follows nothingKnown entries)
+            rows =
+              [ ("threads one after the other" :: String, True, [Entry 1 0 (Runs 1), Entry 2 0 (Stops 1), Entry 2 0 (Runs 2), Entry 3 0 (Stops 2)]),
+                ("the beginning in the middle of a thread", True, [Entry 1 0 (Stops 1), Entry 2 0 (Runs 1)]),
+                ("each capability by itself", True, [Entry 5 0 (Runs 1), Entry 1 1 (Runs 2), Entry 2 1 (Stops 2), Entry 6 0 (Stops 1)]),
+                ("a collection that is noted later", True, [Entry 5 0 (Runs 1), Entry 4 0 CollectionBegins, Entry 5 0 (Stops 1)]),
+                ("a time that is earlier", False, [Entry 5 0 (Runs 1), Entry 4 0 (Wakes 2 0)]),
+                ("a thread that runs while another one does", False, [Entry 1 0 (Runs 1), Entry 2 0 (Runs 2)]),
+                ("another thread stops", False, [Entry 1 0 (Runs 1), Entry 2 0 (Stops 2)]),
+                ("a thread that does not run stops", False, [Entry 1 0 (Runs 1), Entry 2 0 (Stops 1), Entry 3 0 (Stops 1)])
+              ]
+        [(name, right entries) | (name, _, entries) <- rows] @?= [(name, expected) | (name, expected, _) <- rows],
+      testCase "spans, wake-ups and their latencies" $ do
         let timeline =
               timelineOf
                 [ Entry 0 0 (Labelled 1 "weft dispatcher 0"),

@@ -4,8 +4,8 @@
 -- Description : @weft trace@
 --
 -- Records the activity of a program's capabilities and event managers in GHC's event log, and draws it. Exit status:
--- the program's; 1 if a log cannot be read, is damaged, or is not complete although its program has ended by itself; 2
--- for bad arguments and for programs that cannot log.
+-- the program's; 1 if a log cannot be read, is damaged or is not complete (when it is recorded, only if its program has
+-- ended by itself); 2 for bad arguments and for programs that cannot log.
 module Weft.Tools.Trace
   ( traceCommand,
     traceSubcommands,
@@ -77,7 +77,7 @@ viewCommand =
           <*> optional (strOption (long "json" <> metavar "FILE.json" <> help "Also write JSON for Perfetto and chrome://tracing"))
       )
       ( progDesc "Write a recording as an HTML page: a timeline of each core, wake-ups, latencies"
-          <> footer "Example: weft trace view pong.eventlog --json pong.json"
+          <> footer "Example: weft trace view pong.eventlog --json pong.json. Exit status: 1 if the recording is cut off or damaged; the page then shows what is before that."
           <> failureCode 2
       )
 
@@ -211,10 +211,9 @@ view file page json = do
         reportText ("weft trace: " <> T.pack file <> " is not complete, as if its program had been killed or the file cut off: the page shows what is there")
       when unmarked $ reportText ("weft trace: " <> noMarkers)
       case end of
-        DamagedAt at -> do
-          reportText ("weft trace: " <> T.pack file <> " is damaged: of what is in the file from byte " <> T.pack (show at) <> " on, at most the first events are shown")
-          exitWith (ExitFailure 1)
+        DamagedAt at -> reportText ("weft trace: " <> T.pack file <> " is damaged: of what is in the file from byte " <> T.pack (show at) <> " on, at most the first events are shown")
         _ -> pure ()
+      unless (end == Complete) $ exitWith (ExitFailure 1)
   where
     sizeOf status
       | isDirectory status = ioError (userError "it is a folder")

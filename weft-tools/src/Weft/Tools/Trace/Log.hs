@@ -4,7 +4,8 @@
 -- Description : Reading GHC's event log
 --
 -- Extracts the events that a timeline needs from a file that @+RTS -l@ wrote, by the library @ghc-events@. If the
--- program was killed, or the file was cut off or damaged, the log is read up to there.
+-- program was killed, or the file was cut off or damaged, the log is read up to there. "Weft.Tools.Trace.Sequence" says
+-- which damages are found.
 module Weft.Tools.Trace.Log
   ( Recording (..),
     Entry (..),
@@ -17,7 +18,7 @@ module Weft.Tools.Trace.Log
   )
 where
 
-import Control.Exception (IOException, SomeAsyncException, SomeException, evaluate, fromException, tryJust)
+import Control.Exception (IOException, SomeAsyncException, SomeException, evaluate, finally, fromException, try, tryJust)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Lazy as L
 import Data.Int (Int64)
@@ -27,32 +28,10 @@ import qualified Data.Text as T
 import qualified GHC.RTS.Events as G
 import qualified GHC.RTS.Events.Incremental as G
 import System.Directory (getFileSize)
+import System.IO (Handle, IOMode (ReadMode), hClose, openBinaryFile)
 import Text.Read (readMaybe)
+import Weft.Tools.Trace.Sequence
 import Weft.Tools.Trace.Texts
-
--- | An event on a capability, with its time in nanoseconds since the start.
-data Entry = Entry
-  { entryTime :: !Int64,
-    entryCapability :: !Int,
-    entryWhat :: !What
-  }
-  deriving (Eq, Show)
-
--- | The kinds of events; threads are identified by their numbers.
-data What
-  = Runs !Int
-  | Stops !Int
-  | -- | A thread becomes ready on that capability.
-    Wakes !Int !Int
-  | Labelled !Int !Text
-  | CollectionBegins
-  | CollectionEnds
-  | Marked !Marker
-  deriving (Eq, Show)
-
--- | The markers of "Weft.Core.EventLog".
-data Marker = Sleeping | Woken !Int | Handed !Int | Fired !Int | Signalled !Int | Waited | Submitted !Int | Finished !Int
-  deriving (Eq, Show)
 
 -- | What a log says: the entries in order of time, and how it ends.
 data Recording = Recording
@@ -84,8 +63,22 @@ checkLog file = fmap snd <$> foldLog const () file
 -- time, and a mark behind the last one (rts/EventLogFormat.h). The library reads each block by itself, since it may end
 -- in silence where bytes are damaged.
 foldLog :: (a -> Entry -> a) -> a -> FilePath -> IO (Either Text (a, End))
-foldLog combine initial file = do
-  header <- caught (L.readFile file >>= evaluate . G.readHeader)
+foldLog step start file = fmap (\((a, _), end) -> (a, end)) <$> foldBlocks combine (start, nothingKnown) file
+  where
+    combine (a, known) found = do
+      known' <- follows known found
+      let a' = step a found
+      a' `seq` known' `seq` Just (a', known')
+
+-- | 'foldLog' with a function that gives 'Nothing' for an entry that cannot be right.
+foldBlocks :: (a -> Entry -> Maybe a) -> a -> FilePath -> IO (Either Text (a, End))
+foldBlocks combine initial file = do
+  opened <- try (openBinaryFile file ReadMode)
+  either (\e -> pure (Left (T.pack (show (e :: IOException))))) (\handle -> foldHandle combine initial file handle `finally` hClose handle) opened
+
+foldHandle :: (a -> Entry -> Maybe a) -> a -> FilePath -> Handle -> IO (Either Text (a, End))
+foldHandle combine initial file handle = do
+  header <- caught (L.hGetContents handle >>= evaluate . G.readHeader)
   case header of
     Left e -> pure (Left (maybe (notOne "its head is damaged") (T.pack . show) (fromException e :: Maybe IOException)))
     Right (Left why)
@@ -118,7 +111,8 @@ foldLog combine initial file = do
         -- Type, time, size of the block, time of its end, capability.
         marker = L.take 24 bytes
         size = number 10 4 marker
-        damaged seen' = (,) seen' . DamagedAt . subtract (L.length bytes) . fromIntegral <$> getFileSize file
+        -- Evaluated while the file is open, since it is read lazily.
+        damaged seen' = getFileSize file >>= fmap ((,) seen' . DamagedAt) . evaluate . subtract (L.length bytes) . fromIntegral
     number :: Int64 -> Int64 -> L.ByteString -> Int64
     number from count = L.foldl' (\n byte -> 256 * n + fromIntegral byte) 0 . L.take count . L.drop from
     endMark = L.pack [0xff, 0xff]
@@ -131,9 +125,9 @@ foldLog combine initial file = do
           | time >= 0,
             time <= end + second -> do
             found <- caught (traverse evaluate (entry event))
-            case maybe seen (combine seen) <$> found of
-              Right seen' -> seen' `seq` events end seen' chunks decoder'
-              Left _ -> pure (seen, Lost)
+            case maybe (Just seen) (combine seen) <$> found of
+              Right (Just seen') -> events end seen' chunks decoder'
+              _ -> pure (seen, Lost)
           | time == -1, null chunks -> pure (seen, Whole)
           where
             time = fromIntegral (G.evTime event)
