@@ -92,6 +92,8 @@ data Event
     PathMtu !Word32 !Int
   | -- | ICMP: a segment with the given sequence number did not reach the peer.
     Unreached !Word32
+  | -- | ICMP: like 'Unreached', because the peer has no such port, or no TCP.
+    Declined !Word32
   | -- | ICMP: like 'Unreached', but the cause may be temporary (RFC 9293, section 3.9.2.2).
     -- It is reported and has no other effect (MUST-56).
     Advised !Word32
@@ -153,10 +155,12 @@ handle env event c = case event of
   Abort -> plain (User.abort env c)
   Choose f -> (User.choose env f c, [], [])
   PathMtu at room -> (pathMtu env at room c, [], [])
-  Unreached at -> (unreached at c, [], [Notify (Soft PeerUnreached) | quotesOutstanding at c, isSynchronized (state c)])
+  Unreached at -> hard Unreachable at
+  Declined at -> hard Refused at
   Advised at -> (c, [], [Notify (Soft PeerUnreached) | quotesOutstanding at c])
   where
     plain (c', out) = (c', out, [])
+    hard why at = (unreached why at c, [], [Notify (Soft PeerUnreached) | quotesOutstanding at c, isSynchronized (state c)])
 
 -- | Process segments that arrived together. The last of them are acknowledged by 'output', with data if there is some.
 -- Those before are acknowledged in groups of 32 (Linux acknowledges once what its GRO joins, up to 44 segments), and of

@@ -54,17 +54,17 @@ import Control.Concurrent.MVar
 import Control.Monad (forM_, when)
 import Data.Array (Array, bounds, elems, (!))
 import Data.Array.IO (IOUArray, readArray, writeArray)
-import Data.Bits (xor, (.&.))
+import Data.Bits (shiftR, xor, (.&.))
 import Data.ByteString (ByteString)
 import Data.IORef
 import qualified Data.IntSet as IntSet
 import qualified Data.Map.Strict as Map
 import Data.Maybe (fromMaybe, isJust)
 import Data.Sequence (Seq)
-import Data.Word (Word16)
+import Data.Word (Word16, Word32)
 import Foreign.C.Types (CInt)
 import qualified Weft.Core.Time as Clock
-import Weft.Sys (now)
+import Weft.Sys (AtomicWords, addWord, now)
 import Weft.Tcp.Core hiding (now)
 import Weft.Tcp.Core.Listener
 import Weft.Tcp.Core.Packed (Packed, pack)
@@ -144,6 +144,8 @@ data Stack = Stack
     -- | Which SYNs are answered by a cookie.
     synFilter :: !SynFilter,
     answers :: !Answers,
+    -- | 256 numbers of packets that may be fragmented; pairs of hosts share them by a hash. Changed by atomic operations.
+    fragmentCounts :: !AtomicWords,
     -- | The connections for which 'Weft.Tcp.Core.State.isOrphan' holds. A connection's step changes its entry, by
     -- atomic operations.
     orphans :: !(IORef (Orphans Socket))
@@ -406,12 +408,18 @@ queueFor st f = case deviceQueues (device st) of
   [q] -> q
   qs -> qs !! (fromIntegral (remotePort f `xor` localPort f) `mod` length qs)
 
+-- | The identification of the next fragments between two addresses: no other recent packet between them has it, and other
+-- hosts cannot predict it (RFC 7739, section 5.3). TCP segments are never fragmented, and need none (RFC 6864).
+identification :: Stack -> Address -> Address -> IO Word32
+identification st from to = (fromIntegral h +) . fromIntegral <$> addWord (fragmentCounts st) (fromIntegral (h `shiftR` 56)) 1
+  where
+    h = pairHash (secret st) from to
+
 -- | Send a packet of another protocol, as fragments if it is larger than the device's MTU.
 sendWhole :: Stack -> Packet.Packet -> IO ()
 sendWhole st p = do
-  -- The number of packets identifies the fragments: no other recent packet has it.
-  n <- readCounter st PacketsOut
-  forM_ (Packet.fragment (deviceMtu (device st)) (fromIntegral n) p) $ \bytes -> do
+  n <- identification st (Packet.packetSource p) (Packet.packetDestination p)
+  forM_ (Packet.fragment (deviceMtu (device st)) n p) $ \bytes -> do
     count st PacketsOut
     forM_ (stackTap (settings st)) (\see -> see False [bytes])
     sendPacket (head' (deviceQueues (device st))) NoOffload [bytes]

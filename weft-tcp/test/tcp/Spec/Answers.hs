@@ -5,14 +5,19 @@ module Spec.Answers (tests) where
 import Control.Monad
 import qualified Data.ByteString as B
 import Data.IORef
+import Data.List (nub)
+import Foreign.C.Error (Errno (..), eCONNREFUSED, eHOSTUNREACH)
 import GHC.Clock (getMonotonicTime)
+import GHC.IO.Exception (ioe_errno)
 import Lone
+import System.IO.Error (tryIOError)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Tcp
 import Weft.Tcp.Core (Env (..), Instant (..))
 import Weft.Tcp.Device
 import Weft.Tcp.Device.Tap
+import Weft.Tcp.Operation (beginConnect, tryConnected)
 import Weft.Tcp.Stack (stackEnv)
 import Weft.Tcp.Stack.Expiry (expireAt)
 import Weft.Tcp.Stack.Input (arriveBatch)
@@ -35,6 +40,8 @@ tests =
       testCase "TIME-WAIT: 1,000 old SYNs and 1,000 segments outside of the window draw a few answers (RFC 5961, section 7)" timeWait,
       testCase "fragments that are missing after 30 seconds: Time Exceeded, if the first one is there (RFC 1122, section 3.3.2)" missing,
       testCase "the same over IPv6 (RFC 8200, section 4.5)" missing6,
+      testCase "ICMP about a SYN: no port or protocol refuses, prohibitions end, other errors are told (RFC 1122, section 4.2.3.9)" unreachable,
+      testCase "identifications of fragments are unpredictable, and differ (RFC 7739, RFC 6864)" identifications,
       testCase "1,000 ARP requests of a station draw ten answers at once, then ten a second; another station gets its own" arps,
       testCase "1,000 neighbour solicitations of a station draw ten answers at once, then ten a second" solicitations
     ]
@@ -131,6 +138,47 @@ missing6 = withLone (\s -> s {stackAddresses = [own]}) $ \st sent -> do
   where
     own = V6 0xfe80000000000000 1
     peer = V6 0xfe80000000000000 2
+
+-- | What becomes of a connection that is being opened when an ICMP message about its SYN comes.
+opening :: (B.ByteString -> Icmp.Message) -> IO (Maybe Errno, [SoftError])
+opening message = do
+  told <- newIORef []
+  withLone (\s -> s {stackSoftErrors = Just (\_ e -> modifyIORef told (e :))}) $ \st sent -> do
+    sock <- beginConnect st addressA 80
+    out <- sent
+    arriveBatch st [strange (V4 0x0a000009) (Packet.Packet addressA addressB 1 (Icmp.encode (message (B.take 28 quoted)))) | quoted <- out]
+    r <- tryIOError (tryConnected sock)
+    soft <- readIORef told
+    pure (either (fmap Errno . ioe_errno) (const Nothing) r, soft)
+
+unreachable :: Assertion
+unreachable = do
+  let about codes expected = forM_ codes $ \code -> opening (Icmp.Unreachable code) >>= \(e, soft) -> ((\(Errno n) -> n) <$> e, soft) @?= expected
+      failsWith (Errno n) = (Just n, [])
+  about [2, 3] (failsWith eCONNREFUSED)
+  about [9, 10, 13] (failsWith eHOSTUNREACH)
+  about [0, 1, 5, 6, 7, 8, 11, 12] (Nothing, [PeerUnreached])
+  forM_ [Icmp.TimeExceeded 0, Icmp.ParameterProblem 0 20] $ \m -> opening m >>= \(e, soft) -> (maybe True (const False) e, soft) @?= (True, [PeerUnreached])
+
+-- | The identification of the fragments of an answer to an echo request.
+identified :: Stack -> IO [B.ByteString] -> Address -> IO Int
+identified st sent from = do
+  arriveBatch st [strange from (Packet.Packet from addressB 1 (Icmp.encode (Icmp.EchoRequest 1 2 (B.replicate 3000 7))))]
+  out <- sent
+  case nub [fromIntegral (B.index b 4) * 256 + fromIntegral (B.index b 5) | b <- out] of
+    [n] | length out > 1 -> pure n
+    ns -> assertFailure (show ns)
+
+identifications :: Assertion
+identifications = do
+  firsts <- replicateM 20 (withLone id (\st sent -> identified st sent addressA))
+  assertBool (show firsts) (length (nub firsts) > 15)
+  withLone id $ \st sent -> do
+    one <- replicateM 50 (identified st sent addressA)
+    length (nub one) @?= 50
+    -- What one host gets says nothing about those of others.
+    several <- mapM (identified st sent) others
+    assertBool (show several) (length [() | (a, b) <- zip several (drop 1 several), abs (a - b) < 100] <= 2)
 
 -- | One or two of them may share a counter with 'addressA'.
 others :: [Address]

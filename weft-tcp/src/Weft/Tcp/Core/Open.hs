@@ -164,7 +164,7 @@ retransmitSyn env c = pure <$> emitSyn env (modifyTimers (\t -> t {stalledSince 
 arriveSynSent :: Env -> Segment -> Conn -> (Conn, [Segment], Bool)
 arriveSynSent env s c
   -- First, check the ACK bit.
-  | hasAck && not acceptable = let (c', out) = answerLimited env c (\x -> (x, maybe [] pure (resetFor s))) in (c', out, False)
+  | hasAck && not acceptable = let (c', out) = maybe (c, []) (answerLimited env c . ofOld) (resetFor s) in (c', out, False)
   -- Second, check the RST bit.
   | has rst (flags s) = if hasAck then (closed Refused, [], False) else (c, [], False)
   -- Fourth, check the SYN bit.
@@ -182,6 +182,14 @@ arriveSynSent env s c
     acked = unwrap (sndUna (sendSide c)) (ackNumber s)
     acceptable = acked > sndUna (sendSide c) && acked <= sndNxt (sendSide c)
     closed why = c {state = Closed why, timers = noTimers}
+    -- The peer has an older connection, and has answered our SYN by an acknowledgment (RFC 5961, section 4.2). The reset
+    -- ends that connection, and the SYN goes again at once, but once only, as anybody can send such acknowledgments.
+    ofOld reset x
+      | backoff (rtt c) > 0 || outsideDue (receiveSide c) /= longAgo = (x, [reset])
+      | otherwise =
+        let again = (timers x) {retransmitAt = now env `after` timeoutNow (config env) (rtt x), stalledSince = now env}
+            (x', seg) = emitSyn env x {timers = again}
+         in (x', [reset, seg])
     measureSyn x
       | backoff (rtt x) == 0 = modifyRtt (measured (config env) (now env `since` stalledSince (timers x))) x
       | otherwise = x

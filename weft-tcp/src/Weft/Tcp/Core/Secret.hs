@@ -17,6 +17,7 @@ module Weft.Tcp.Core.Secret
     cookieLifetime,
     synHash,
     addressHash,
+    pairHash,
     promiseStamp,
     readStamp,
   )
@@ -76,6 +77,10 @@ addressHash s a = hash s 5 (Flow 0 network 0 network) []
     network = case a of
       V4 _ -> a
       V6 high _ -> V6 high 0
+
+-- | A hash of two addresses.
+pairHash :: Secret -> Address -> Address -> Word64
+pairHash s from to = hash s 6 (Flow 0 to 0 from) []
 
 -- | The options of a SYN that its cookie encodes.
 data Promise = Promise

@@ -82,7 +82,7 @@ data State
 data CloseReason
   = -- | Both sides closed it, and everything was acknowledged.
     Finished
-  | -- | The peer refused it: RST in answer to our SYN.
+  | -- | The peer refused it: RST in answer to our SYN, or ICMP says that it has no such port or protocol.
     Refused
   | -- | The peer reset it.
     Reset

@@ -257,8 +257,14 @@ arriveIcmp st (Packet.Packet src dst _ body) = case Icmp.decode body of
     Icmp.EchoRequest i n d -> answering st EchoReplies src $ sendWhole st (Packet.Packet dst src 1 (Icmp.encode (Icmp.EchoReply i n d)))
     -- Old routers do not report the MTU. Every host accepts 576 bytes (RFC 1191, section 5).
     Icmp.FragmentationNeeded mtu quoted -> quotes4 quoted (\w -> PathMtu w ((if mtu == 0 then 576 else max 552 (fromIntegral mtu)) - 20))
-    Icmp.Unreachable code quoted | code `elem` [2, 3] -> quotes4 quoted Unreached
-    Icmp.Unreachable code quoted | code `elem` [0, 1, 5] -> quotes4 quoted Advised
+    -- RFC 1122, section 4.2.3.9. Of the codes that are newer (section 3.2.2.1; RFC 1812, section 5.2.7.1) those that a
+    -- filter sends are meant to stay.
+    Icmp.Unreachable code quoted
+      | code `elem` [2, 3] -> quotes4 quoted Declined
+      | code `elem` [9, 10, 13] -> quotes4 quoted Unreached
+      | otherwise -> quotes4 quoted Advised
+    Icmp.TimeExceeded _ quoted -> quotes4 quoted Advised
+    Icmp.ParameterProblem _ _ quoted -> quotes4 quoted Advised
     _ -> pure ()
   where
     -- The quoted packet must be one of ours. Eight bytes of its TCP header are enough.
@@ -277,8 +283,13 @@ arriveIcmp6 st (Packet.Packet src dst _ body) = case Icmp6.decode src dst body o
     Icmp6.EchoRequest i n d -> answering st EchoReplies src $ sendWhole st (Packet.Packet dst src 58 (Icmp6.encode dst src (Icmp6.EchoReply i n d)))
     -- RFC 8201, 4: a smaller MTU than that of any IPv6 link is not believed.
     Icmp6.PacketTooBig mtu quoted | mtu >= 1280 -> quotes6 quoted (\w -> PathMtu w (fromIntegral (min 65575 mtu) - 40))
-    Icmp6.Unreachable code quoted | code == 4 -> quotes6 quoted Unreached
-    Icmp6.Unreachable code quoted | code `elem` [0, 3] -> quotes6 quoted Advised
+    -- RFC 4443, section 3.1: no port; prohibited, by a filter or a route; others.
+    Icmp6.Unreachable code quoted
+      | code == 4 -> quotes6 quoted Declined
+      | code `elem` [1, 5, 6] -> quotes6 quoted Unreached
+      | otherwise -> quotes6 quoted Advised
+    Icmp6.TimeExceeded _ quoted -> quotes6 quoted Advised
+    Icmp6.ParameterProblem _ _ quoted -> quotes6 quoted Advised
     _ -> pure ()
   where
     quotes6 :: ByteString -> (Word32 -> Event) -> IO ()

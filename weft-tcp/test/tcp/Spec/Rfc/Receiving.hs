@@ -55,8 +55,21 @@ openings =
       let (t, out') = hears x synSegment {ackNumber = 501, flags = syn <> ack}
       is t Established
       map short out' @?= [(".", 501, 1001, 0)],
+    testCase "SYN-SENT: after the reset for an old connection's acknowledgment the SYN is sent again at once, once" $ do
+      let t0 = T 0 (fst (open (env' cfg 0) opening))
+          old t = hears t (plain 7777 400 "")
+          (t1, out1) = old t0
+          (t2, out2) = old t1
+          (_, later) = sleepFor cfg 1100000 t2
+      map short out1 @?= [("R", 400, 0, 0), ("S", 500, 0, 0)]
+      map short out2 @?= [("R", 400, 0, 0)]
+      map short later @?= [("S", 500, 0, 0)]
+      -- A reset for something else is no answer of an old connection.
+      snd (hears t0 (plain 7777 400 "") {flags = rst <> ack}) @?= []
+      -- The answer to the second SYN measures its round-trip time.
+      summaryRtt (summary (c (fst (hears t1 synSegment {flags = syn <> ack, ackNumber = 501})))) @?= 10000,
     testCase "SYN-SENT: an ACK of something else draws a reset" $
-      map short (snd (hears (fst activeOpened) (plain 1 700 ""))) @?= [("R", 700, 0, 0)],
+      map short (take 1 (snd (hears (fst activeOpened) (plain 1 700 "")))) @?= [("R", 700, 0, 0)],
     testCase "SYN-SENT: a reset with our ACK refuses, one without is dropped" $ do
       let t = fst activeOpened
       is (fst (hears t (Segment 0 501 (rst <> ack) 0 0 noOptions []))) (Closed Refused)
