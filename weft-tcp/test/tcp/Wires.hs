@@ -22,6 +22,7 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.Word (Word64)
 import Test.QuickCheck hiding ((.&.))
+import qualified Udp
 import Weft.Tcp.Wire.Address
 import qualified Weft.Tcp.Wire.IPv4 as V4
 import qualified Weft.Tcp.Wire.IPv6 as V6
@@ -30,7 +31,6 @@ import qualified Weft.Tcp.Wire.Icmp6 as Icmp6
 import Weft.Tcp.Wire.Options
 import qualified Weft.Tcp.Wire.Packet as Packet
 import Weft.Tcp.Wire.Segment
-import qualified Weft.Tcp.Wire.Udp as Udp
 
 genV4, genV6, genAddress :: Gen Address
 genV4 = V4 <$> arbitrary

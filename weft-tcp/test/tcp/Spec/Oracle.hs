@@ -10,11 +10,11 @@ import System.Process (readProcess)
 import Test.QuickCheck
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
+import qualified Udp
 import Weft.Tcp.Wire.Address
 import qualified Weft.Tcp.Wire.Packet as Packet
 import qualified Weft.Tcp.Wire.Pcap as Pcap
 import Weft.Tcp.Wire.Segment
-import qualified Weft.Tcp.Wire.Udp as Udp
 import Weft.Test.Skip (needProgram, testCase)
 import Wires
 

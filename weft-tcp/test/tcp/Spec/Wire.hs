@@ -16,6 +16,7 @@ import Test.QuickCheck hiding ((.&.))
 import Test.Tasty
 import Test.Tasty.HUnit
 import Test.Tasty.QuickCheck (testProperty)
+import qualified Udp
 import Weft.Tcp.Wire.Address
 import Weft.Tcp.Wire.Bytes (Malformed (..))
 import Weft.Tcp.Wire.Checksum
@@ -30,7 +31,6 @@ import qualified Weft.Tcp.Wire.Packet as Packet
 import qualified Weft.Tcp.Wire.Pcap as Pcap
 import Weft.Tcp.Wire.Segment (Segment (..), ack, decode, encode, flags, syn)
 import qualified Weft.Tcp.Wire.Segment as Segment
-import qualified Weft.Tcp.Wire.Udp as Udp
 import Wires
 
 tests :: TestTree

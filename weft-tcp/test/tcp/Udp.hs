@@ -1,8 +1,6 @@
 -- |
--- UDP (RFC 768).
---
--- @since 0.1.0
-module Weft.Tcp.Wire.Udp
+-- UDP (RFC 768), for packets of a protocol that the stack does not have.
+module Udp
   ( Datagram (..),
     decode,
     encode,
