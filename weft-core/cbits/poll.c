@@ -3,10 +3,8 @@
 #define _GNU_SOURCE
 #include "clock.h"
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <stdint.h>
-#include <sys/stat.h>
 #include <time.h>
 
 int weft_poll(struct pollfd *fds, unsigned long n, int64_t ns) {
@@ -26,12 +24,4 @@ int weft_poll_look(struct pollfd *fds, unsigned long n) {
   do r = poll(fds, n, 0);
   while (r < 0 && errno == EINTR);
   return r < 0 ? -errno : r;
-}
-
-/* 1 for a descriptor on which nothing ever blocks (regular file, directory), 0
- * for any other, -errno (EBADF) when it is not open. */
-int weft_always_ready(int fd) {
-  struct stat st;
-  if (fstat(fd, &st) < 0) return -errno;
-  return S_ISREG(st.st_mode) || S_ISDIR(st.st_mode);
 }

@@ -21,6 +21,7 @@ module Kernel
     newPipe,
     newEventFd,
     newEpoll,
+    duplicate,
     readBytes,
     writeBytes,
     closeNumber,
@@ -79,6 +80,13 @@ newPipe = do
 newEventFd, newEpoll :: IO Int
 newEventFd = call "eventfd" >> install (EventFd 0)
 newEpoll = call "epoll_create" >> install (Epoll IntMap.empty)
+
+-- | A second number for the file of a descriptor, as dup(2) gives.
+duplicate :: Int -> IO Int
+duplicate n = do
+  call ("dup(" <> show n <> ")")
+  k <- readIORef theKernel
+  maybe (pure (-9)) (installNumber . fst) (fileOf k n)
 
 -- | A non-blocking read: the bytes, none at the end of the stream, or a negated errno.
 readBytes :: Int -> Int -> IO (Either Int [Int])

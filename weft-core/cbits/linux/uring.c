@@ -16,8 +16,6 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -184,21 +182,6 @@ void weft_uring_close(struct weft_uring *u) {
 }
 
 int weft_uring_is_open(int fd) { return fcntl(fd, F_GETFD) < 0 ? -errno : 0; }
-
-/* As epoll would answer: 1 if there is nothing to wait for (EPERM), 0 if the descriptor can be watched, -errno
- * otherwise. */
-int weft_uring_always_ready(int fd) {
-  struct stat st;
-  if (fstat(fd, &st) < 0) return -errno;
-  if (S_ISREG(st.st_mode) || S_ISDIR(st.st_mode)) return 1;
-  if (S_ISSOCK(st.st_mode) || S_ISFIFO(st.st_mode)) return 0;
-  int ep = epoll_create1(EPOLL_CLOEXEC);
-  if (ep < 0) return 0;
-  struct epoll_event ev = {.events = 0};
-  int r = epoll_ctl(ep, EPOLL_CTL_ADD, fd, &ev) < 0 && errno == EPERM;
-  close(ep);
-  return r;
-}
 
 /* The events that hold at this moment. */
 int weft_uring_present(int fd, uint32_t events) {

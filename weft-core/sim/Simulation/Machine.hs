@@ -374,14 +374,16 @@ withMasking m act = do
   a <- act
   a <$ setMasking before
 
--- | Like the run-time system's @catch@: the handler runs masked.
+-- | Like the run-time system's @catch@: the handler runs masked. The exception may be undefined.
 catching :: IO a -> (SomeException -> IO a) -> IO a
 catching act handler = do
   before <- getMasking
-  act `catch` \e -> case fromException e of
-    Just RunIsOver -> throwIO e
-    Nothing -> do
-      found <- currentThread >>= agentOf
-      forM_ found (\(_, a) -> writeIORef (agentMasking a) (max WhereItBlocks before))
-      r <- handler e
-      r <$ setMasking before
+  act `catch` \e -> do
+    over <- try (evaluate (fromException e))
+    case over :: Either SomeException (Maybe RunIsOver) of
+      Right (Just RunIsOver) -> throwIO e
+      _ -> do
+        found <- currentThread >>= agentOf
+        forM_ found (\(_, a) -> writeIORef (agentMasking a) (max WhereItBlocks before))
+        r <- handler e
+        r <$ setMasking before

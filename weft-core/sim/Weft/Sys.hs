@@ -81,25 +81,29 @@ module Weft.Sys
     uninterruptibleMask_,
     onException,
     finally,
-    guarded,
+    catchAll,
+    tryAll,
+    attempt,
     interruptible,
     interruptiblyMasked,
-    attempt,
-    tryAll,
+    postpone,
+    handleUncaught,
+    setUncaughtHandler,
 
     -- * Clock
     now,
   )
 where
 
-import "base" Control.Exception (Exception (..), SomeAsyncException (..), SomeException, throwIO)
+import "base" Control.Exception (Exception (..), SomeException, throwIO)
 import qualified "base" Control.Exception
 import Control.Monad (forM_)
 import Data.Array.IO (IOArray, IOUArray, getBounds, newArray, readArray, writeArray)
 import "base" Data.IORef
 import Data.Word (Word8)
 import Foreign.Ptr (Ptr)
-import Simulation
+import Simulation hiding (postpone)
+import qualified Simulation
 import System.IO.Unsafe (unsafePerformIO)
 import System.Mem.StableName (eqStableName, makeStableName)
 import Weft.Core.Time (Instant (..))
@@ -461,12 +465,22 @@ finally act end = mask $ \restore -> do
   a <- restore act `onException` end
   a <$ end
 
--- | An asynchronous exception is thrown to the thread again.
-guarded :: IO () -> IO ()
-guarded act =
-  act `catching` \e -> case fromException e of
-    Just (SomeAsyncException _) -> postpone e
-    Nothing -> pure ()
+catchAll :: IO a -> (SomeException -> IO a) -> IO a
+catchAll = catching
+
+postpone :: SomeException -> IO ()
+postpone = Simulation.postpone
+
+-- | The handler of a run, by 'setUncaughtHandler'. By default it does nothing.
+handleUncaught :: SomeException -> IO ()
+handleUncaught e = readRef theHandler >>= ($ e)
+
+setUncaughtHandler :: (SomeException -> IO ()) -> IO ()
+setUncaughtHandler = writeRef theHandler
+
+theHandler :: Ref (SomeException -> IO ())
+theHandler = globalRef "Weft.Sys.theHandler" (pure (const (pure ())))
+{-# NOINLINE theHandler #-}
 
 interruptible :: IO a -> IO a
 interruptible act = do

@@ -77,10 +77,13 @@ module Weft.Sys
     uninterruptibleMask_,
     onException,
     finally,
-    guarded,
+    catchAll,
+    tryAll,
+    attempt,
     interruptible,
     interruptiblyMasked,
-    attempt,
+    postpone,
+    handleUncaught,
 
     -- * Clock
     now,
@@ -347,24 +350,25 @@ foreign import ccall unsafe "&weft_fork_generation" c_fork_generation :: Ptr Wor
 sameThread :: ThreadId -> IO Bool
 sameThread t = (== t) <$> myThreadId
 
--- | Run a foreign callback. Its exceptions go to the program's handler
--- for uncaught exceptions and stop nothing here. An asynchronous exception
--- ('SomeAsyncException') is meant for the calling thread, not for the callback. It is
--- thrown to the thread again, so it is raised when exceptions are next unmasked.
-guarded :: IO () -> IO ()
-guarded act = act `catch` report
-  where
-    report :: SomeException -> IO ()
-    report e = case fromException e of
-      Just (SomeAsyncException _) -> throwAgain e
-      Nothing -> getUncaughtExceptionHandler >>= ($ e)
-{-# INLINE guarded #-}
+-- | Run an action, and the handler with any exception of it, masked.
+catchAll :: IO a -> (SomeException -> IO a) -> IO a
+catchAll = catch
+{-# INLINE catchAll #-}
+
+-- | The exception or the result of an action.
+tryAll :: IO a -> IO (Either SomeException a)
+tryAll = try
+
+-- | Run an action now. The action returned gives its result or rethrows its
+-- exception.
+attempt :: IO a -> IO (IO a)
+attempt act = either throwIO pure <$> tryAll act
 
 -- | Throw an exception to the caller from another thread, and block until it has arrived. When this returns, the
--- exception is pending. That matters since the caller may block in the kernel next, where an exception does not reach
--- it.
-throwAgain :: SomeException -> IO ()
-throwAgain e = do
+-- exception is pending, and is raised when exceptions are next unmasked. That matters since the caller may block in the
+-- kernel next, where an exception does not reach it.
+postpone :: SomeException -> IO ()
+postpone e = do
   self <- myThreadId
   t <- forkIOWithUnmask (\unmask -> unmask (throwTo self e))
   labelThread t "weft exception put off"
@@ -375,7 +379,11 @@ throwAgain e = do
   -- If the throwing thread is on another capability, it has sent a message, which this capability reads when it next
   -- schedules.
   yield
-{-# NOINLINE throwAgain #-}
+{-# NOINLINE postpone #-}
+
+-- | Run the program's handler for uncaught exceptions on the calling thread. It may throw and block.
+handleUncaught :: SomeException -> IO ()
+handleUncaught e = getUncaughtExceptionHandler >>= ($ e)
 
 -- | Run an action masked but interruptible where it blocks, even if the caller is in the
 -- uninterruptible state.
@@ -383,14 +391,6 @@ interruptiblyMasked :: IO a -> IO a
 interruptiblyMasked act@(IO io) = do
   state <- getMaskingState
   if state == MaskedUninterruptible then IO (maskAsyncExceptions# io) else act
-
--- | Run an action now. The action returned gives its result or rethrows its
--- exception.
-attempt :: IO a -> IO (IO a)
-attempt act = either rethrow pure <$> try act
-  where
-    rethrow :: SomeException -> IO a
-    rethrow = throwIO
 
 -- Clock ----------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ import GHC.IO.Exception (ioe_errno)
 import LawsAsking
 import LawsConcurrent
 import LawsModel
+import System.Info (os)
 import System.Posix.Types (Fd)
 import Test.Tasty
 import Test.Tasty.HUnit
@@ -366,6 +367,13 @@ kindLaws make =
         fd <- openPath fds "/dev/null"
         r <- backendArm b fd (tokenOf fd) t evtRead
         if r == Armed then reports b [(tokenOf fd, evtRead)] else (r @?= AlwaysReady) >> silent b,
+      everyTrigger make "a regular file that can be polled is watched" $ \t b fds -> when (os == "linux") $ do
+        -- It is readable, never writable, and reports changes.
+        fd <- openPath fds "/proc/self/mounts"
+        armed b fd (tokenOf fd) t evtWrite
+        silent b
+        armed b fd (tableToken fd 2) t evtRead
+        reports b [(tableToken fd 2, evtRead)],
       everyTrigger make "a file with a number that was a pipe's" $ \t b fds -> do
         (r, w) <- pipe fds
         say w 1

@@ -20,7 +20,7 @@ int weft_uring_cancel_now(struct weft_uring *, uint64_t, int), weft_uring_submit
 int weft_uring_look(struct weft_uring *), weft_uring_wait(struct weft_uring *, int64_t);
 int weft_uring_reap(struct weft_uring *, struct io_uring_cqe *, int);
 int weft_uring_descriptor(struct weft_uring *), weft_uring_is_forked(struct weft_uring *), weft_uring_is_open(int);
-int weft_uring_always_ready(int), weft_uring_present(int, uint32_t);
+int weft_always_ready(int), weft_uring_present(int, uint32_t);
 void weft_uring_close(struct weft_uring *);
 
 enum { THREADS = 3, PIPES = 16, IDLE = 0, WATCHED = 1, REPORTED = 2 };
@@ -134,7 +134,7 @@ int main(int argc, char **argv) {
     for (int p = 0; p < PIPES; p++)
       if (pipe(pipes[t][p].fds) < 0) return 2;
   if (weft_uring_is_forked(ring) || weft_uring_is_open(weft_uring_descriptor(ring)) != 0 || weft_uring_is_open(-1) != -EBADF ||
-      weft_uring_always_ready(pipes[0][0].fds[0]) != 0 || weft_uring_present(pipes[0][0].fds[1], POLLOUT) != POLLOUT)
+      weft_always_ready(pipes[0][0].fds[0]) != 0 || weft_uring_present(pipes[0][0].fds[1], POLLOUT) != POLLOUT)
     blame("questions", 0, 0);
   pthread_create(&owner, 0, own, 0);
   for (int t = 0; t < THREADS; t++) pthread_create(&threads[t], 0, ask, (void *)(uintptr_t)t);

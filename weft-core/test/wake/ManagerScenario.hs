@@ -1,10 +1,11 @@
 -- | A whole manager on the simulated machine: waiting, waking, stopping and timers. Thread 0 is a dispatcher in each
--- scenario. "ClosingScenario" has those of closing and of callbacks.
+-- scenario. "ClosingScenario" has those of closing and of callbacks, "BoundaryScenario" those of exceptions.
 module ManagerScenario
   ( managerTests,
   )
 where
 
+import BoundaryScenario
 import ClosingScenario
 import Control.Exception (AsyncException (ThreadKilled), SomeException)
 import Control.Monad
@@ -392,5 +393,11 @@ managerTests =
         (1, "a thread that sets a timer is killed", wakerKilled (\m -> void (addTimer m (Instant 20) (pure ())))),
         (2, "timers", timing),
         (2, "a timer that is dropped", dropping),
-        (1, "a timer that moves to another manager, and is cancelled", moving)
+        (1, "a timer that moves to another manager, and is cancelled", moving),
+        (1, "callbacks that throw, and a handler that throws", throwing Throws),
+        (1, "callbacks that throw, and a handler that blocks", throwing Blocks),
+        (2, "two threads whose handlers throw", throwingAtOnce),
+        (1, "the manager's thread is killed while callbacks run", thrownAt),
+        (1, "a number that was closed is armed again", closedBehind),
+        (1, "a number that was closed is armed again by an unregistration", closedBehindRemover)
       ]

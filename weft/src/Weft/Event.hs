@@ -21,12 +21,17 @@
 -- is always ready in 'registerFd', and those with 'evtClose' in 'closeFd', and in 'shutdown' if no turn is running.
 -- Callbacks must not block: while one runs, no
 -- other event is handled. An exception in a callback goes to the program's handler for
--- uncaught exceptions; the manager goes on.
+-- uncaught exceptions ('GHC.Conc.setUncaughtExceptionHandler'), in the order of the exceptions and on a thread of its
+-- own; whatever the handler does, the manager goes on.
+--
+-- Close a descriptor by 'closeFd'. If a program closes a number by close(2) and a duplicate of it is open, the kernel
+-- still reports events for the number, but may refuse it when the manager has to register what is left after an event or
+-- after 'unregisterFd'. The registrations that are left then end, with 'evtClose'; the others of the manager go on.
 --
 -- Callbacks run with asynchronous exceptions masked. An exception that another thread throws at the one that runs the
 -- manager ('Control.Concurrent.killThread') arrives between turns, so that no event is lost; but it interrupts a
--- callback that blocks. A callback that ends with an asynchronous exception ('Control.Exception.SomeAsyncException')
--- ends 'loop' after the turn.
+-- callback that blocks. A callback that ends with an asynchronous exception ('Control.Exception.SomeAsyncException',
+-- except @StackOverflow@) ends 'loop' after the turn.
 --
 -- @since 0.1.0
 module Weft.Event
@@ -83,13 +88,14 @@ import Control.Monad (unless, void, when)
 import Data.IORef (IORef, atomicModifyIORef', newIORef, readIORef)
 import System.Posix.Types (Fd)
 import Weft.Backend.Choice
+import Weft.Core.Boundary (guarded)
 import Weft.Core.Events
 import qualified Weft.Core.Manager as Core
 import Weft.Core.Registry (Placed (..), closeRegistered, register, unregister)
 import Weft.Core.Time (Instant, after)
 import Weft.Core.Timer (Timer, cancelTimer, defuseTimer)
 import Weft.Duration
-import Weft.Sys (guarded, interruptiblyMasked, mask_, now)
+import Weft.Sys (interruptiblyMasked, mask_, now)
 import Weft.TimerQueue (newQueue)
 import Weft.Watchdog.Bound (boundFromEnvironment)
 import Prelude hiding (init)
@@ -198,7 +204,7 @@ registerFd m callback fd evs lifetime = do
 registerFd_ :: EventManager -> IOCallback -> Fd -> Events -> Lifetime -> IO ()
 registerFd_ m callback fd evs lifetime = void (registerFd m callback fd evs lifetime)
 
--- | End a registration. 'True' if it existed; no effect if it has ended, as a 'OneShot' has when its callback begins.
+-- | End a registration. It does not throw. 'True' if it existed; no effect if it has ended, as a 'OneShot' has when its callback begins.
 -- Its callback does not begin any more. If the manager's thread has begun it before, it may still be running when this
 -- returns, or may not have got to its first action. Only a callback can be sure that no other one runs: what they use is
 -- best released there. O(log n).

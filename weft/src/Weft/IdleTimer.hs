@@ -77,6 +77,7 @@ import Weft.Sys (AtomicWords, addWord, casWord, mask_, newAtomicWords, now, peek
 --   deciding  -> u         the action gave more time                  set a timer for u
 --   deciding  -> paused    the action gave more time; it is paused    nothing
 --   deciding               for good: the action let it expire
+--   deciding  -> paused    the action threw; a user sets the next timer
 --   t, deciding  -> paused t's timer; no dispatcher can be started    throw; a user sets the next timer
 -- @
 --
@@ -149,7 +150,8 @@ newPausedIdleTimer :: Duration -> IO () -> IO IdleTimer
 newPausedIdleTimer len act = newDecidingIdleTimer len (\_ -> pure (Expire act))
 
 -- | A paused idle timer that may get more time when it is due. The dispatcher runs the action each time, and its result
--- decides. It must neither block nor throw. It does not run twice at the same time. It gets the time by which the
+-- decides. It must not block. If it throws, the exception goes to the program's handler for uncaught exceptions, and the
+-- timer is not due again before it is reset. It does not run twice at the same time. It gets the time by which the
 -- dispatcher is late ('ranLate').
 newDecidingIdleTimer :: Duration -> (Duration -> IO WhenDue) -> IO IdleTimer
 newDecidingIdleTimer (Duration len) decide = do
@@ -202,10 +204,12 @@ watch d from = mask_ $ do
         Due | Instant (fromIntegral at) <= t -> do
           -- Another timer of this time may be here too, on another dispatcher.
           claimed <- casWord ws wordLook mine deciding
-          False <$ when (claimed == mine) (readIORef (idleTimerAction d) >>= ($ lateAt t at) >>= fire at)
+          False <$ when (claimed == mine) (readIORef (idleTimerAction d) >>= decided (lateAt t at) >>= fire at)
         Due -> False <$ follow mine
     -- The timer that word 3 names is spent. Should 'watch' throw, the next reset sets a timer.
     follow mine = watch d mine `onException` casWord ws wordLook mine paused
+    -- Nor may a decision that throws leave word 3 at 'deciding'.
+    decided late decide = (decide late >>= (pure $!)) `onException` casWord ws wordLook deciding paused
     lateAt (Instant t) at = Duration (t - fromIntegral at)
     fire at due = case due of
       Later (Duration more) -> do

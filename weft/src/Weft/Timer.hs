@@ -48,8 +48,8 @@ import Weft.Thread.Time (sleep, within)
 -- | Run an action after the given duration, on the dispatcher of the capability that the
 -- caller runs on. The action must not block: it delays every event of the
 -- capability while it runs. To do more, let it fill an MVar or fork a thread. Its
--- exceptions go to the program's handler for uncaught exceptions; an asynchronous one, such as @StackOverflow@, ends the
--- dispatcher, and another one takes its place. The timer fires even if
+-- exceptions go to the program's handler for uncaught exceptions, on another thread; an asynchronous one, other than
+-- @StackOverflow@, ends the dispatcher after the turn, and another one takes its place. The timer fires even if
 -- nothing refers to it. While it is pending it takes 88 bytes, and the memory that
 -- the action refers to.
 schedule :: Duration -> IO () -> IO Timer

@@ -15,6 +15,7 @@ import Control.Concurrent hiding (threadDelay)
 import Control.Monad (forM_, when)
 import Harness
 import qualified Spec.Blocking
+import qualified Spec.Boundary
 import qualified Spec.Closing
 import qualified Spec.Compatibility
 import qualified Spec.Datagrams
@@ -80,6 +81,7 @@ group name n =
       [ Spec.Event.tests name,
         Spec.EventLife.tests,
         Spec.EventTogether.tests,
+        Spec.Boundary.tests,
         Spec.Interrupted.tests,
         Spec.Thread.tests Spec.Thread.weft,
         Spec.Thread.ownTests,

@@ -14,7 +14,7 @@
 -- manager, and a caller of 'step' has lost nothing and may go on. A turn is uninterruptible, because the kernel reports
 -- a one-shot or edge-triggered event only once, and a callback that was taken out of the registry must run. Only the
 -- kernel, where GHC interrupts no thread, and callbacks, which must not block, may take long. "Weft.Event" makes
--- callbacks of users interruptible again; an exception that ends one is kept until the turn is over ('guarded').
+-- callbacks of users interruptible again; no exception that ends one ends the turn ("Weft.Core.Boundary").
 module Weft.Core.Manager
   ( Manager,
     newManager,
@@ -422,7 +422,7 @@ finish m = uninterruptibleMask_ $ do
     releasing (managerRegistry m) (backendDescriptors (managerBackend m)) (backendClose (managerBackend m))
     dropHeartbeat (managerHeartbeat m)
     wakeReadiness (managerRegistry m)
-    forM_ orphans $ \reg -> guarded (registrationCallback reg (evtClose <> evtOrphaned))
+    forM_ orphans (`runWith` unwatched)
     takeAll (managerTimers m) >>= mapM_ orphanTimer
     writeRef (managerFinisher m) Nothing
     void (tryPutMVar (managerFinished m) ())

@@ -22,6 +22,8 @@ module Weft.Core.Registry
     -- * Callbacks
     Registration (..),
     Callback,
+    runWith,
+    unwatched,
     Placed (..),
     register,
     unregister,
@@ -51,6 +53,7 @@ import Data.Maybe (isJust)
 import Foreign.C.Error (eBADF, errnoToIOError)
 import System.Posix.Types (Fd)
 import Weft.Core.Backend
+import Weft.Core.Boundary (guarded)
 import Weft.Core.Events
 import Weft.Core.Readiness
 import Weft.Core.Registry.Table
@@ -125,21 +128,24 @@ armEntry r m fd regs = do
     trigger = if any ((== MultiShot) . registrationLifetime) regs then Level else Once
 
 -- | Remove a registration. 'False' if it was removed already, or is a one-shot whose callback has begun. Afterwards its
--- callback is not begun any more; if the dispatcher has begun it, it may be at any point.
+-- callback is not begun any more; if the dispatcher has begun it, it may be at any point. If the kernel refuses the
+-- descriptor's other registrations now, as 'dispatch' says, their callbacks run on the calling thread.
 unregister :: Registry m -> Fd -> Int -> IO Bool
 unregister r fd key = do
   lock <- stripe r fd
-  uninterruptibleMask_ . modifyMVar lock $ \table -> case IntMap.lookup (fromIntegral fd) table of
+  (found, refused) <- uninterruptibleMask_ . modifyMVar lock $ \table -> case IntMap.lookup (fromIntegral fd) table of
     Just (Registered e) | (gone@(_ : _), kept) <- partition ((== key) . registrationKey) (entryRegistrations e) -> do
-      table' <- settle r table fd e kept (any ((== MultiShot) . registrationLifetime) gone)
-      pure (table', True)
+      (table', refused) <- settle r table fd e kept (any ((== MultiShot) . registrationLifetime) gone)
+      pure (table', (True, refused))
     Just (Registered e) | (_ : _, due) <- partition ((== key) . registrationKey) (entryDue e) -> do
       table' <- store r fd e {entryDue = due} table
-      pure (table', True)
-    _ -> pure (table, False)
+      pure (table', (True, []))
+    _ -> pure (table, (False, []))
+  found <$ mapM_ (`runWith` unwatched) refused
 
 -- | Store the registrations that are left of an entry, and make the kernel agree: if none is left, the back end forgets
--- the descriptor; otherwise it is armed again if the last argument says so.
+-- the descriptor; otherwise it is armed again if the last argument says so. If the kernel refuses that, the entry is
+-- removed; returns its registrations, whose callbacks have to be run with 'unwatched'.
 settle ::
   Registry m ->
   IntMap.IntMap (Known m) ->
@@ -147,17 +153,33 @@ settle ::
   Entry m ->
   [Registration] ->
   Bool ->
-  IO (IntMap.IntMap (Known m))
+  IO (IntMap.IntMap (Known m), [Registration])
 settle r table fd e kept rearm
   | null kept = do
     alive <- opsAlive (host r) (entryManager e)
     shared <- sharesReadiness r fd (entryManager e)
     when (alive && not shared) (void (forget r (entryManager e) fd))
-    store r fd e {entryRegistrations = []} table
+    keeping (store r fd e {entryRegistrations = []} table)
   | rearm = do
-    (gen, _) <- armEntry r (entryManager e) fd kept
-    pure (inserted fd e {entryGeneration = gen, entryRegistrations = kept} table)
-  | otherwise = pure (inserted fd e {entryRegistrations = kept} table)
+    armed <- tryAll (armEntry r (entryManager e) fd kept)
+    case armed of
+      Right (gen, Armed) -> keeping (pure (inserted fd e {entryGeneration = gen, entryRegistrations = kept} table))
+      -- The number belongs to another file by now, which no event will be reported for.
+      Right (_, AlwaysReady) -> refusing
+      Left _ -> refusing
+  | otherwise = keeping (pure (inserted fd e {entryRegistrations = kept} table))
+  where
+    keeping = fmap (\table' -> (table', []))
+    refusing = (\table' -> (table', kept)) <$> store r fd e {entryRegistrations = []} table
+
+-- | Run a registration's callback.
+runWith :: Registration -> Events -> IO ()
+runWith reg evs = guarded (registrationCallback reg evs)
+
+-- | What a callback gets if its descriptor is not watched any more, although it may be open: a thread that waits tries
+-- again, and gets the kernel's own error.
+unwatched :: Events
+unwatched = evtClose <> evtOrphaned
 
 sharesReadiness :: Registry m -> Fd -> m -> IO Bool
 sharesReadiness r fd m = do
@@ -169,22 +191,26 @@ sharesReadiness r fd m = do
 -- | Handle an event of a descriptor with registrations: run the callbacks that asked for it. On the manager's thread.
 -- One-shot registrations are removed before their callback runs. If a generation is given, a stale event does nothing.
 -- A callback may remove other registrations of the descriptor, or close it; so may other threads. So each callback but
--- the first begins only if its registration is there still.
+-- the first begins only if its registration is there still. It does not throw.
+--
+-- The registrations that are left may have to be armed again, which the kernel refuses if the number was closed without
+-- 'closeRegistered', while a duplicate of it keeps the file open. They end then: their callbacks run last, with
+-- 'unwatched'. No other descriptor is affected.
 dispatch :: Registry m -> Fd -> Maybe Int -> Events -> IO ()
 dispatch r fd gen evs = do
   lock <- stripe r fd
-  due <- modifyMVar lock $ \table -> case IntMap.lookup (fromIntegral fd) table of
+  (due, refused) <- modifyMVar lock $ \table -> case IntMap.lookup (fromIntegral fd) table of
     Just (Registered e) | maybe True (== entryGeneration e) gen -> do
       let (due, others) = partition concerned (entryRegistrations e)
           kept = filter (not . oneShot) due <> others
       shared <- sharesReadiness r fd (entryManager e)
       let e' = e {entryDue = entryDue e <> filter oneShot (drop 1 due)}
-      table' <-
+      (table', refused) <-
         if null kept
-          then store r fd e' {entryRegistrations = []} table
+          then (\table' -> (table', [])) <$> store r fd e' {entryRegistrations = []} table
           else settle r table fd e' kept (if shared then not (all oneShot due) else needsArming due kept)
-      pure (table', due)
-    _ -> pure (table, [])
+      pure (table', (due, refused))
+    _ -> pure (table, ([], []))
   case due of
     [] -> pure ()
     first : rest -> do
@@ -192,8 +218,11 @@ dispatch r fd gen evs = do
       forM_ rest $ \reg -> do
         begun <- modifyMVar lock (begin (registrationKey reg))
         when begun (run reg)
+      mapM_ (`runWith` unwatched) (filter (not . hasHeard first) refused)
   where
-    run reg = guarded (registrationCallback reg (evs `common` (registrationEvents reg <> always)))
+    -- Its callback has just been told of the close.
+    hasHeard begun reg = registrationKey reg == registrationKey begun && evs `includes` evtClose
+    run reg = runWith reg (evs `common` (registrationEvents reg <> always))
     begin key table = case IntMap.lookup (fromIntegral fd) table of
       Just (Registered e)
         | (_ : _, due) <- partition ((== key) . registrationKey) (entryDue e) -> (\table' -> (table', True)) <$> store r fd e {entryDue = due} table
@@ -314,7 +343,7 @@ closeRegistered r fd close = mask_ $ do
       uninterruptibleMask_ $ do
         modifyMVar_ lock (pure . IntMap.update (unlessMine over) (fromIntegral fd))
         putMVar over ()
-      forM_ told $ \reg -> guarded (registrationCallback reg evtClose)
+      forM_ told (`runWith` evtClose)
       outcome
   where
     takeOut over table = case IntMap.lookup (fromIntegral fd) table of
@@ -358,7 +387,7 @@ reserving r descriptors make = mask_ $ do
       (regs, _) <- vacate r fd (IntMap.lookup (fromIntegral fd) table)
       regs <$ writeBoxedArray tables (stripeOf fd) (IntMap.insert (fromIntegral fd) Reserved table)
     pure (made, concat told)
-  made <$ forM_ told (\reg -> guarded (registrationCallback reg evtClose))
+  made <$ forM_ told (`runWith` evtClose)
 
 -- | Close a manager's own descriptors, and unmark their numbers. Until both is done, no descriptor of their stripes can
 -- be registered or closed. The action is as that of 'reserving'.

@@ -23,6 +23,7 @@ module Weft.Core.Timer
 where
 
 import Control.Monad (void)
+import Weft.Core.Boundary (guarded)
 import Weft.Core.Time (Instant)
 import Weft.Sys
 

@@ -34,7 +34,6 @@ module Weft.FFI.Uring
     resultBadFd,
 
     -- * Descriptors
-    alwaysReady,
     isOpen,
     presentEvents,
     pollBand,
@@ -148,12 +147,11 @@ resultCancelled, resultBadFd :: Int32
 resultCancelled = -125
 resultBadFd = -9
 
-alwaysReady, isOpen :: CInt -> IO CInt
-alwaysReady fd = do
+isOpen :: CInt -> IO CInt
+isOpen fd = do
   point
   open <- isOpenNumber (fromIntegral fd)
   pure (if open then 0 else -9)
-isOpen = alwaysReady
 
 presentEvents :: CInt -> Word32 -> IO Word32
 presentEvents fd = presentBits (fromIntegral fd)

@@ -51,7 +51,7 @@ import Weft.Core.Backend
 import Weft.Core.Events
 import Weft.Core.Time (Duration (..), after, never, until)
 import Weft.FFI.Errno
-import Weft.FFI.Poll (pollIn)
+import Weft.FFI.Poll (alwaysReady, pollIn)
 import Weft.FFI.RingEntries (ringEntries)
 import Weft.FFI.RingUnavailable (ringUnavailable)
 import Weft.FFI.Uring

@@ -35,7 +35,6 @@ module Weft.FFI.Uring
     resultBadFd,
 
     -- * Descriptors
-    alwaysReady,
     isOpen,
     presentEvents,
     pollBand,
@@ -158,10 +157,6 @@ peekMore p i = do
 resultCancelled, resultBadFd :: Int32
 resultCancelled = -(#{const ECANCELED})
 resultBadFd = -(#{const EBADF})
-
--- | 1 for a descriptor on which no operation blocks and that epoll would refuse (a regular file), 0 for others,
--- @-errno@ if it is not open.
-foreign import ccall unsafe "weft_uring_always_ready" alwaysReady :: CInt -> IO CInt
 
 -- | 0 if the descriptor is open, @-errno@ if not.
 foreign import ccall unsafe "weft_uring_is_open" isOpen :: CInt -> IO CInt

@@ -28,6 +28,7 @@ import Data.List (partition)
 import Data.Maybe (catMaybes, isNothing)
 import Foreign.Ptr (nullPtr)
 import Weft.Backend.Choice (chooseBackend)
+import Weft.Core.Boundary (contained)
 import Weft.Core.Heartbeat (isWatched)
 import Weft.Core.Manager
 import Weft.Core.Registry (Registry)
@@ -184,7 +185,7 @@ retry rt = do
     Left e -> const (strand rt later) (e :: IOException)
 
 -- | A dispatcher; it runs until it is stopped. If the back end fails, or another thread throws at this
--- one, the exception goes to the program's handler for uncaught exceptions, and waiting threads find a new manager.
+-- one, a line on standard error says so, and waiting threads find a new manager.
 dispatcher :: Manager -> MVar () -> (forall a. IO a -> IO a) -> IO ()
 dispatcher m ready unmask = do
   _ <- initialize m
@@ -193,9 +194,10 @@ dispatcher m ready unmask = do
   where
     failed :: SomeException -> IO ()
     failed e = do
-      reportLine ("weft: dispatcher " <> show (managerIndex m) <> " failed and is replaced: " <> show e)
       requestStop m
-      void (step m)
+      _ <- step m
+      -- At the end, since the exception may be one that cannot be shown.
+      contained (reportLine ("weft: dispatcher " <> show (managerIndex m) <> " failed and is replaced: " <> show e))
 
 store :: Runtime -> Int -> Manager -> IO ()
 store rt cap m = do

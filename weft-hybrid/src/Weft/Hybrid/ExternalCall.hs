@@ -24,9 +24,9 @@ module Weft.Hybrid.ExternalCall
   )
 where
 
-import Control.Exception (SomeException, catch, try)
+import Control.Exception (SomeException, try)
 import Control.Monad (join, when)
-import GHC.Conc (getUncaughtExceptionHandler)
+import Weft.Core.Boundary (contained)
 import Weft.Hybrid.Park
 import Weft.Hybrid.Trace
 import Weft.Hybrid.Weak (touchRef)
@@ -94,10 +94,4 @@ outside l ctx k interrupted begin = do
     gone = () <$ addWord (schedulerOutside (loopScheduler l)) 0 (-1)
     -- In its loop's inbox before it is not counted any more.
     back w task = resume (toLoop l) w task >> gone
-    unwanted = either (const (pure ())) (guarded . dispose)
-
--- | Run an action that does not block. Its exceptions go to the program's handler for uncaught exceptions, the
--- asynchronous ones too: no other thread has sent them, since the action is masked. 'guarded' would throw those to the
--- calling thread, and a loop's thread raises them in the hybrid thread that runs next.
-contained :: IO () -> IO ()
-contained act = mask_ act `catch` \e -> getUncaughtExceptionHandler >>= ($ (e :: SomeException))
+    unwanted = either (const (pure ())) (contained . dispose)

@@ -21,6 +21,7 @@ import Control.Exception (SomeException, catch, fromException)
 import qualified Control.Exception as E
 import Control.Monad (unless)
 import GHC.Exts (lazy)
+import Weft.Core.Boundary (contained)
 import Weft.Core.Time (Instant (..))
 import Weft.Hybrid.Park
 import Weft.Hybrid.Ready
@@ -253,7 +254,8 @@ endThread l ctx outcome = do
       pure (if null found then Nothing else Just found)
   case outcome of
     -- As in 'noteContext'.
-    Left e -> unless (expected e) (guarded (schedulerOnException (loopScheduler (lazy l)) label e))
+    -- The exception may be undefined, so it is looked at inside.
+    Left e -> contained (unless (expected e) (schedulerOnException (loopScheduler (lazy l)) label e))
     Right () -> pure ()
   where
     expected e = case fromException e of
@@ -262,5 +264,5 @@ endThread l ctx outcome = do
 
 notifyWatcher :: Either SomeException () -> Watcher -> IO ()
 notifyWatcher outcome w = case w of
-  Hears act -> guarded (act outcome)
+  Hears act -> contained (act outcome)
   Joins l waiter k -> resume (toLoop l) waiter (\() -> k outcome)

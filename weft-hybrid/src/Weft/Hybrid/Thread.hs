@@ -43,6 +43,7 @@ import Control.Monad.Catch (throwM)
 import qualified Data.IntMap.Strict as IntMap
 import GHC.Exts (Any)
 import Unsafe.Coerce (unsafeCoerce)
+import Weft.Core.Boundary (contained)
 import Weft.Hybrid.Monad
 import Weft.Hybrid.Park hiding (throwTo)
 import qualified Weft.Hybrid.Park as Park
@@ -164,7 +165,7 @@ reportDeadlock t = whenGarbage (threadState t) $ do
   case state of
     Waiting {} | stopped == 0 -> do
       name <- readRef (threadLabel t)
-      guarded (schedulerOnDeadlock (threadScheduler t) name)
+      contained (schedulerOnDeadlock (threadScheduler t) name)
       reportDeadlock t
       place <- placeIn (threadScheduler t)
       Park.throwTo place t (toException BlockedIndefinitelyOnMVar)

@@ -14,6 +14,7 @@ where
 
 import Control.Monad (forM, forM_, void, when)
 import Data.Maybe (catMaybes)
+import Weft.Core.Boundary (contained)
 import Weft.Core.Time (milliseconds)
 import Weft.Hybrid.Interpreter
 import Weft.Hybrid.Park
@@ -65,7 +66,7 @@ reportStall samples l = forM_ [n | Sample i _ n <- samples, i == loopIndex l, n 
   name <- case contextIdentity ctx of
     Known t -> readRef (threadLabel t)
     Anonymous -> pure ""
-  guarded (schedulerOnStall (loopScheduler l) (if null name then Nothing else Just name) (milliseconds (n * period)))
+  contained (schedulerOnStall (loopScheduler l) (if null name then Nothing else Just name) (milliseconds (n * period)))
 
 -- | Move the contents of a loop's inbox to another loop's inbox. The move is counted meanwhile, so that no loop ends
 -- in between.
