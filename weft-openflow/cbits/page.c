@@ -1,6 +1,6 @@
 /* data/index.html, the page of Weft.OpenFlow.Northbound, as bytes of the program. The path is that of the package, in
  * which Cabal compiles. Cabal compiles this file again only if it has changed, so it names the checksum of the page
- * (cksum), which scripts/check compares: 35724603 12590 */
+ * (cksum), which scripts/check compares: 2123931823 20479 */
 #define TEXT(x) #x
 #define EXPANDED(x) TEXT(x)
 #define SYMBOL(name) EXPANDED(__USER_LABEL_PREFIX__) #name

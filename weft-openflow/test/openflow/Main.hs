@@ -2,6 +2,7 @@
 -- The controller: its pure parts, its connections with correct and faulty peers, and Open vSwitch and mininet.
 module Main (main) where
 
+import qualified Spec.Access
 import qualified Spec.Answers
 import qualified Spec.Cluster
 import qualified Spec.Flows
@@ -27,4 +28,4 @@ import Test.Tasty hiding (defaultMain)
 import Weft.Test.Main (defaultMain)
 
 main :: IO ()
-main = defaultMain (testGroup "openflow" [Spec.Packets.tests, Spec.Network.tests, Spec.Segments.tests, Spec.Peers.tests, Spec.Handshake.tests, Spec.Roles.tests, Spec.Leaving.tests, Spec.Statistics.tests, Spec.Rude.tests, Spec.Limits.tests, Spec.Load.tests, Spec.Northbound.tests, Spec.Answers.tests, Spec.Flows.tests, Spec.Page.tests, Spec.Ovs.tests, Spec.Secure.tests, Spec.Cluster.tests, Spec.Members.tests, Spec.Views.tests, Spec.Mininet.tests])
+main = defaultMain (testGroup "openflow" [Spec.Packets.tests, Spec.Network.tests, Spec.Segments.tests, Spec.Peers.tests, Spec.Handshake.tests, Spec.Roles.tests, Spec.Leaving.tests, Spec.Statistics.tests, Spec.Rude.tests, Spec.Limits.tests, Spec.Load.tests, Spec.Northbound.tests, Spec.Access.tests, Spec.Answers.tests, Spec.Flows.tests, Spec.Page.tests, Spec.Ovs.tests, Spec.Secure.tests, Spec.Cluster.tests, Spec.Members.tests, Spec.Views.tests, Spec.Mininet.tests])

@@ -16,9 +16,10 @@ import GHC.Clock (getMonotonicTime)
 import Network.Socket
 import Network.Socket.ByteString (recv, sendAll)
 import Program
+import System.Directory (listDirectory)
 import System.Exit (ExitCode (..))
 import System.IO (hGetContents, hGetLine)
-import System.Process (proc, readProcessWithExitCode, waitForProcess)
+import System.Process (getPid, proc, readProcessWithExitCode, waitForProcess)
 import System.Timeout (timeout)
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
@@ -28,7 +29,7 @@ import Weft.Test.OpenVSwitch
 import Weft.Test.Skip (needProgram, skipUnless, testCase)
 
 tests :: FilePath -> TestTree
-tests program = testGroup "controller" (log' program : unwritableLog program : unreadLog program : noEtcd program : unauthorised program : slow program : rejected program : map (killed program) ["OpenFlow10", "OpenFlow13"])
+tests program = testGroup "controller" (log' program : unwritableLog program : unreadLog program : manyReaders program : noEtcd program : unauthorised program : slow program : rejected program : map (killed program) ["OpenFlow10", "OpenFlow13"])
 
 -- | Each of 300 connections of the same switch is three events.
 log' :: FilePath -> TestTree
@@ -71,6 +72,25 @@ unreadLog program = testCase "a log that nobody reads delays no switch, and not 
   send' 15 p
   ended <- timeout 60000000 (waitForProcess (process p))
   ended @?= Just ExitSuccess
+
+-- | Clients of the northbound interface may take an eighth of the descriptors, and no more: with 256, 32 and a few that are
+-- about to be refused. The listening sockets and managers take some, too.
+manyReaders :: FilePath -> TestTree
+manyReaders program = testCase "silent clients of the northbound interface leave descriptors to switches" . started [] (proc "sh" ["-c", "ulimit -n 256; exec \"$0\" \"$@\"", program, "controller", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]) $ \p -> do
+  port <- portAfter <$> hGetLine (output p)
+  http <- portAfter . init <$> hGetLine (output p)
+  let among :: Int -> [Socket] -> ([Socket] -> IO ()) -> IO ()
+      among 0 sockets act = act sockets
+      among n sockets act = connected http (\s -> among (n - 1) (s : sockets) act)
+  among 300 [] $ \_ -> do
+    threadDelay 1000000
+    pid <- maybe (assertFailure "no process") pure =<< getPid (process p)
+    open <- length <$> listDirectory ("/proc/" <> show pid <> "/fd")
+    assertBool (show open) (open <= 128)
+    answersSwitch port
+  where
+    portAfter :: String -> PortNumber
+    portAfter = read . reverse . takeWhile (/= ':') . reverse
 
 -- | A switch of 1.0 without ports connects, and sends an ERROR message. The controller then answers an echo request.
 answersSwitch :: PortNumber -> Assertion

@@ -17,7 +17,7 @@
 -- @
 --
 -- A request that changes the network must have the type @application\/json@, which a page of another site cannot send,
--- and must be authorised: see 'Access'. Any client that can connect may read.
+-- and must be authorised, as must any request but that for the page, which is the same for all: see 'Access'.
 --
 -- @since 0.1.0
 module Weft.OpenFlow.Northbound
@@ -27,6 +27,8 @@ module Weft.OpenFlow.Northbound
 
     -- * Access control
     Access (..),
+    localClients,
+    bearerToken,
     readToken,
   )
 where
@@ -38,21 +40,17 @@ import Data.Aeson
 import Data.Aeson.Encoding (encodingToLazyByteString)
 import qualified Data.Aeson.KeyMap as KeyMap
 import Data.Bifunctor (first)
-import Data.Bits (xor, (.|.))
 import qualified Data.ByteString as B
 import Data.ByteString.Builder
 import qualified Data.ByteString.Char8 as BC
 import qualified Data.ByteString.Lazy as L
 import Data.CaseInsensitive (CI, mk)
-import Data.Char (isAlphaNum, isAscii, isDigit)
 import Data.IORef
-import Data.List (foldl')
 import qualified Data.Map.Strict as Map
 import Data.Maybe (fromMaybe)
 import Data.Text (Text)
 import qualified Data.Text as T
 import Network.HTTP.Types
-import Network.Socket (SockAddr (..), hostAddress6ToTuple, hostAddressToTuple)
 import Network.Wai
 import Weft.Duration
 import Weft.OpenFlow.App (Millis)
@@ -61,6 +59,7 @@ import Weft.OpenFlow.Controller.Connection (tableMissFlow)
 import Weft.OpenFlow.Controller.Errors (problemText)
 import Weft.OpenFlow.Controller.Types (currentMillis)
 import Weft.OpenFlow.Message
+import Weft.OpenFlow.Northbound.Access
 import Weft.OpenFlow.Northbound.Flow
 import Weft.OpenFlow.Northbound.Json
 import Weft.OpenFlow.Northbound.Page
@@ -79,54 +78,15 @@ data Event = Event !Millis !L.ByteString
 newNorthbound :: Access -> Controller -> IO Northbound
 newNorthbound access c = Northbound c access <$> newIORef 0 <*> newMVar (Event minBound L.empty)
 
--- | Clients that may add and delete flows.
-data Access
-  = -- | Clients on this host. They must connect by a loopback address or a Unix socket, and the request's host must be
-    -- @localhost@ or a loopback address, so that a page of another site has no access through its own host name (DNS
-    -- rebinding). All clients of a proxy on this host count as local.
-    LocalClients
-  | -- | Clients on any host that send this token: @Authorization: Bearer TOKEN@ (RFC 6750, 2.1).
-    BearerToken !B.ByteString
-
--- | Read a token from the first line of a file. 'Left': why it is not valid. Throws if the file cannot be read.
-readToken :: FilePath -> IO (Either String Access)
-readToken file = token . BC.takeWhile (\x -> x /= '\r' && x /= '\n') <$> B.readFile file
+-- | The response to a request that is refused; 'Nothing' if it is not.
+refused :: Access -> Purpose -> Request -> Maybe Response
+refused access purpose request = response <$> refusal access purpose request
   where
-    token s
-      | B.length s < 16 = Left (file <> ": a token has at least 16 characters (openssl rand -hex 32 makes one)")
-      | not (BC.all ok s) = Left (file <> ": a token has letters, digits and - . _ ~ + / = only")
-      | otherwise = Right (BearerToken s)
-    ok x = isAscii x && isAlphaNum x || x `BC.elem` "-._~+/="
-
--- | The response to a request that may not change the network; 'Nothing' if it may.
-refusal :: Access -> Request -> Maybe Response
-refusal access request = case access of
-  BearerToken token
-    | fmap (isToken token) (lookup hAuthorization (requestHeaders request)) == Just True -> Nothing
-    | otherwise -> Just (mapResponseHeaders (("WWW-Authenticate", "Bearer realm=\"weft controller\"") :) (failed status401 "changes need the header Authorization: Bearer TOKEN"))
-  LocalClients
-    | not (isLocal (remoteHost request)) -> Just (failed status403 "changes from other hosts need a token, and this controller has none (weft controller --northbound-token-file)")
-    | maybe False (not . isLocalName) (requestHeaderHost request) -> Just (failed status403 "without a token, changes have to be sent to localhost, 127.0.0.1 or [::1]")
-    | otherwise -> Nothing
-  where
-    isToken token given = case BC.break (== ' ') given of
-      (scheme, rest) -> mk scheme == "Bearer" && sameBytes token (BC.dropWhile (== ' ') rest)
-    isLocal a = case a of
-      SockAddrInet _ h -> case hostAddressToTuple h of (n, _, _, _) -> n == 127
-      SockAddrInet6 _ _ h _ -> case hostAddress6ToTuple h of
-        (0, 0, 0, 0, 0, 0, 0, n) -> n == 1
-        (0, 0, 0, 0, 0, 0xffff, n, _) -> n `div` 256 == 127
-        _ -> False
-      SockAddrUnix _ -> True
-    isLocalName name = mk (hostOf name) `elem` ["localhost", "127.0.0.1", "[::1]"]
-    -- Remove the port.
-    hostOf name = case BC.elemIndexEnd ':' name of
-      Just i | BC.all isDigit (B.drop (i + 1) name) -> B.take i name
-      _ -> name
-
--- | Compare in a time that does not depend on the position of a difference.
-sameBytes :: B.ByteString -> B.ByteString -> Bool
-sameBytes a b = B.length a == B.length b && foldl' (.|.) 0 (B.zipWith xor a b) == 0
+    response why = case why of
+      NeedsToken -> mapResponseHeaders (("WWW-Authenticate", "Bearer realm=\"weft controller\"") :) (failed status401 (what <> " the header Authorization: Bearer TOKEN"))
+      OtherHost -> failed status403 (what <> " a token if they come from other hosts, and this controller has none (weft controller --northbound-token-file)")
+      OtherName -> failed status403 "without a token, requests have to be sent to localhost, 127.0.0.1 or [::1]"
+    what = if purpose == Reads then "requests that read need" else "changes need"
 
 -- | The maximum number of concurrent event streams.
 mostStreams :: Int
@@ -140,24 +100,25 @@ mostBody = 65536
 northbound :: Northbound -> Application
 northbound n@(Northbound c access _ _) request respond = case (asked, pathInfo request) of
   ("GET", []) -> respond pageResponse
-  ("GET", ["v1", "network"]) -> network c >>= respond . answer status200
-  ("GET", ["v1", "switches"]) -> network c >>= respond . answer status200 . part "switches"
-  ("GET", ["v1", "hosts"]) -> network c >>= respond . answer status200 . part "hosts"
+  ("GET", ["v1", "network"]) -> reading (network c >>= respond . answer status200)
+  ("GET", ["v1", "switches"]) -> reading (network c >>= respond . answer status200 . part "switches")
+  ("GET", ["v1", "hosts"]) -> reading (network c >>= respond . answer status200 . part "hosts")
   ("GET", ["v1", "events"])
-    | requestMethod request == "HEAD" -> respond (responseLBS status200 eventHeaders "")
-    | otherwise -> events n respond
-  ("GET", ["metrics"]) -> metrics c >>= respond
-  (method, ["v1", "switches", name, what]) | Just d <- readDatapathId (T.unpack name) -> do
-    known <- Map.lookup d <$> connectedSwitches c
-    case refusal access request of
-      Just no | method `elem` ["POST", "DELETE"] -> respond no
-      _ -> maybe (pure (failed status404 "no such switch")) (\i -> onSwitch c d (infoVersion i) method what request) known >>= respond
+    | requestMethod request == "HEAD" -> reading (respond (responseLBS status200 eventHeaders ""))
+    | otherwise -> reading (events n respond)
+  ("GET", ["metrics"]) -> reading (metrics c >>= respond)
+  (method, ["v1", "switches", name, what]) | Just d <- readDatapathId (T.unpack name) ->
+    permitted (if method `elem` ["POST", "DELETE"] then Changes else Reads) $ do
+      known <- Map.lookup d <$> connectedSwitches c
+      maybe (pure (failed status404 "no such switch")) (\i -> onSwitch c d (infoVersion i) method what request) known >>= respond
   (_, path)
     | path `elem` [[], ["metrics"], ["v1", "network"], ["v1", "switches"], ["v1", "hosts"], ["v1", "events"]] -> respond (notAllowed ["GET", "HEAD"])
   _ -> respond (failed status404 "no such resource")
   where
     -- The server leaves out the body of the response (RFC 9110, 9.3.2).
     asked = if requestMethod request == "HEAD" then "GET" else requestMethod request
+    reading = permitted Reads
+    permitted purpose act = maybe act respond (refused access purpose request)
 
 onSwitch :: Controller -> DatapathId -> Version -> Method -> Text -> Request -> IO Response
 onSwitch c d version method what request = case (method, what) of

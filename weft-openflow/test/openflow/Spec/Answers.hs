@@ -57,7 +57,7 @@ withSwitch settings version act = withNorthbound settings $ \c address asked -> 
 -- | A controller, its address, and requests to its REST interface.
 withNorthbound :: Settings -> (Controller -> SockAddr -> Asked -> IO a) -> IO a
 withNorthbound settings act = withTestController (patient settings) $ \c address -> do
-  side <- newNorthbound LocalClients c
+  side <- newNorthbound localClients c
   Http.withServer (Http.setHost "127.0.0.1" (Http.setPort 0 Http.defaultSettings)) (northbound side) $ \server -> case Http.serverAddress server of
     SockAddrInet port _ -> act c address (\method path body -> request method (fromIntegral port) path (Just body) [(hContentType, "application/json")])
     _ -> assertFailure "no port"

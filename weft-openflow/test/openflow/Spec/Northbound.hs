@@ -7,6 +7,8 @@ module Spec.Northbound
 
     -- * For other tests
     request,
+    requestTo,
+    withNetworkOf,
     withBrowser,
   )
 where
@@ -30,7 +32,6 @@ import qualified Network.HTTP.Client as Client
 import Network.HTTP.Types
 import Network.Wai (Application, pathInfo, requestHeaders, responseLBS)
 import Peer
-import System.Directory (removePathForcibly)
 import System.FilePath ((</>))
 import System.IO (IOMode (WriteMode), withFile)
 import System.Process
@@ -48,15 +49,15 @@ import Weft.OpenFlow.Types
 import Weft.OpenFlow.Wire (headerXid)
 import Weft.Socket (SockAddr (..))
 import Weft.Test.Files (withFolder)
-import Weft.Test.Skip (needProgram, skip, testCase)
+import Weft.Test.Skip (needProgram, testCase)
 
 tests :: TestTree
-tests = testGroup "northbound" [network, portsAlone V10, portsAlone V13, flows, allFlows, refusals, whatIsWrong, prerequisites, notInFlow, settable, contentTypes, heads, tokens, tokenFiles, localOnly, metrics, events, oneEncoding, manyHosts, browser "desktop" 1280, browser "phone" 390]
+tests = testGroup "northbound" [network, portsAlone V10, portsAlone V13, flows, allFlows, refusals, whatIsWrong, prerequisites, notInFlow, settable, contentTypes, heads, metrics, events, oneEncoding, manyHosts, browser "desktop" 1280, browser "phone" 390]
 
 -- | Run with two switches that are linked, two hosts, and the northbound interface. The arguments: the reports of the
 -- page that 'framing' adds, the controller, the interface's port, and the peers of the two switches.
 withNetwork :: (IORef [T.Text] -> Controller -> Int -> Peer -> Peer -> IO a) -> IO a
-withNetwork = withNetworkOf LocalClients "127.0.0.1"
+withNetwork = withNetworkOf localClients "127.0.0.1"
 
 -- | 'withNetwork' with the given access control, served at the given address.
 withNetworkOf :: Access -> String -> (IORef [T.Text] -> Controller -> Int -> Peer -> Peer -> IO a) -> IO a
@@ -149,7 +150,7 @@ portsAlone version = testCase (show version <> ": ports are shown without discov
   when (version == V13) $ do
     (h, ()) <- expect "the request for the ports" (\m -> if m == StatsRequestMessage PortDescRequest then Just () else Nothing) p
     sendMessageOf V13 (headerXid h) (StatsReplyMessage False (PortDescReply [port i 0 | i <- [1 .. 4]])) p
-  side <- newNorthbound LocalClients c
+  side <- newNorthbound localClients c
   Http.withServer (Http.setHost "127.0.0.1" (Http.setPort 0 Http.defaultSettings)) (northbound side) $ \server -> case Http.serverAddress server of
     SockAddrInet n _ -> do
       let shown = concatMap ports . fromMaybe [] . decodeStrict . snd <$> get' (fromIntegral n) "/v1/switches"
@@ -187,7 +188,7 @@ allFlows :: TestTree
 allFlows = testCase "a switch of 1.3 still reports packets after deletions, and no request replaces the flow for it" . withTestController (patient defaultSettings {settingsPortStats = Nothing}) $ \c address -> withPeer address $ \p -> do
   switchHandshake c V13 1 p
   eventually "the role is known" (all infoActive <$> connectedSwitches c)
-  side <- newNorthbound LocalClients c
+  side <- newNorthbound localClients c
   Http.withServer (Http.setHost "127.0.0.1" (Http.setPort 0 Http.defaultSettings)) (northbound side) $ \server -> case Http.serverAddress server of
     SockAddrInet port _ -> do
       let change method expected body = do
@@ -269,7 +270,7 @@ prerequisites = testCase "a field without its prerequisites is refused" . forM_ 
   withTestController (patient defaultSettings) $ \c address -> withPeer address $ \p -> do
     switchHandshake c version 1 p
     eventually "the role is known" (all infoActive <$> connectedSwitches c)
-    side <- newNorthbound LocalClients c
+    side <- newNorthbound localClients c
     Http.withServer (Http.setHost "127.0.0.1" (Http.setPort 0 Http.defaultSettings)) (northbound side) $ \s -> case Http.serverAddress s of
       SockAddrInet port _ -> do
         let asked match = fst . fst <$> confirming p (request "POST" (fromIntegral port) "/v1/switches/1/flows" (Just ("{\"match\":{" <> match <> "}}")) [(hContentType, "application/json")])
@@ -301,7 +302,7 @@ withOne :: Version -> ((L.ByteString -> RequestHeaders -> IO (Int, String)) -> I
 withOne version act = withTestController (patient defaultSettings {settingsPortStats = Nothing}) $ \c address -> withPeer address $ \p -> do
   switchHandshake c version 1 p
   eventually "the role is known" (all infoActive <$> connectedSwitches c)
-  side <- newNorthbound LocalClients c
+  side <- newNorthbound localClients c
   Http.withServer (Http.setHost "127.0.0.1" (Http.setPort 0 Http.defaultSettings)) (northbound side) $ \s -> case Http.serverAddress s of
     SockAddrInet port _ -> act (\body headers -> fmap BC.unpack . fst <$> confirming p (request "POST" (fromIntegral port) "/v1/switches/1/flows" (Just body) headers))
     _ -> assertFailure "no port"
@@ -338,58 +339,6 @@ contentTypes = testCase "the media type is compared as a whole" . withOne V13 $ 
   forM_ [("application/json", 201), ("application/json; charset=utf-8", 201), ("Application/JSON ;charset=utf-8", 201), ("application/jsonp", 415), ("application/json-seq", 415)] $ \(kind, expected) -> do
     (status, _) <- added "{}" [(hContentType, kind)]
     assertEqual (show kind) expected status
-
--- | Send a valid request that changes a flow of the given priority, and return the status. Whether the request is
--- authorised depends on the fields given.
-aFlow :: Int -> Int -> Method -> RequestHeaders -> IO Int
-aFlow priority port method headers = fst <$> request method port "/v1/switches/1/flows" (Just ("{\"priority\":" <> fromString (show priority) <> "}")) ((hContentType, "application/json") : headers)
-
-tokens :: TestTree
-tokens = testCase "with a token, changes need it and reading does not" . withNetworkOf (BearerToken "0123456789abcdef") "127.0.0.1" $ \_ _ port one _ -> do
-  let with s = [(hAuthorization, s)]
-  forM_ ["POST", "DELETE"] $ \method -> do
-    forM_ [[], with "", with "Bearer", with "Bearer ", with "Bearer 0123456789abcdeF", with "Bearer 0123456789abcde", with "Bearer 0123456789abcdefg", with "Basic 0123456789abcdef", with "0123456789abcdef"] $ \headers ->
-      aFlow 7 port method headers >>= assertEqual (show (method, headers)) 401
-    -- Without the token, the status does not reveal which switches exist.
-    (other, _) <- request method port "/v1/switches/99/flows" (Just "{}") [(hContentType, "application/json")]
-    other @?= 401
-  forM_ ["/v1/network", "/metrics", "/"] $ \path -> get' port path >>= (@?= 200) . fst
-  ((), got) <- confirming one $ do
-    aFlow 9 port "POST" (with "bearer 0123456789abcdef") >>= (@?= 201)
-    aFlow 9 port "DELETE" (with "Bearer 0123456789abcdef") >>= (@?= 200)
-    -- With a token, the Host field does not matter.
-    aFlow 9 port "POST" (("Host", "controller.example") : with "Bearer 0123456789abcdef") >>= (@?= 201)
-  -- No refused request has reached the switch.
-  [(flowCommand f, flowPriority f) | FlowModMessage f <- got, flowPriority f `elem` [7, 9]] @?= [(FlowAdd, 9), (FlowDeleteStrict, 9), (FlowAdd, 9)]
-
-tokenFiles :: TestTree
-tokenFiles = testCase "a token's file" . bracket (readProcess "mktemp" ["/tmp/token.XXXXXX"] "") (removePathForcibly . head') $ \made -> do
-  let file = head' made
-      holds s = B.writeFile file s >> readToken file
-  holds "0123456789abcdef\n" >>= accepted
-  holds "0123456789abcdef\r\nmore" >>= accepted
-  forM_ ["", "\n0123456789abcdef", "0123456789abcde\n", "0123456789abcdef 0123456789abcdef", "0123456789abcd\228ef"] $ \s ->
-    holds s >>= either (const (pure ())) (const (assertFailure (show s <> " was taken")))
-  where
-    head' = takeWhile (/= '\n')
-    accepted r = case r of
-      Right (BearerToken t) -> t @?= "0123456789abcdef"
-      _ -> assertFailure "no token"
-
--- | Without a token, access depends on the client's address and on the request's Host field.
-localOnly :: TestTree
-localOnly = testCase "without a token, only clients on this host change flows" . withNetworkOf LocalClients "0.0.0.0" $ \_ _ port one _ -> void . confirming one $ do
-  forM_ ["localhost", "LOCALHOST:8080", "127.0.0.1:8080", "[::1]:1"] $ \name -> aFlow 9 port "POST" [("Host", name)] >>= assertEqual (show name) 201
-  forM_ ["controller.example", "controller.example:8080", "127.0.0.1.example"] $ \name -> aFlow 9 port "POST" [("Host", name)] >>= assertEqual (show name) 403
-  outside <- filter (not . ("127." `isInfixOf`)) . words <$> readProcess "hostname" ["-I"] ""
-  case filter (all (`elem` (".0123456789" :: String))) outside of
-    [] -> skip "this host has no address but that of the loopback interface"
-    address : _ -> do
-      let asked = requestTo address
-      (changed, _) <- asked "POST" port "/v1/switches/1/flows" (Just "{}") [(hContentType, "application/json"), ("Host", "127.0.0.1")]
-      changed @?= 403
-      (status, _) <- asked "GET" port "/v1/network" Nothing []
-      status @?= 200
 
 metrics :: TestTree
 metrics = testCase "metrics" . withNetwork $ \_ _ port _ _ -> do

@@ -11,7 +11,7 @@ import Control.Concurrent (setNumCapabilities)
 import Control.Concurrent.Async (race_)
 import Control.Concurrent.MVar
 import Control.Exception (Exception (..), catch, handle, throwIO)
-import Control.Monad (forM_, void, when)
+import Control.Monad (forM, forM_, void, when, (>=>))
 import Data.List (isPrefixOf, stripPrefix)
 import Data.Maybe (fromMaybe, isJust, isNothing)
 import Data.String (fromString)
@@ -23,6 +23,7 @@ import qualified Options.Applicative as Options
 import System.Exit (ExitCode (..), exitWith)
 import System.IO.Error (ioeGetErrorString, isUserError)
 import System.Posix.Process (getProcessID)
+import System.Posix.Resource (Resource (ResourceOpenFiles), ResourceLimit (ResourceLimit), getResourceLimit, softLimit)
 import System.Posix.Signals (Handler (Catch), installHandler, sigINT, sigTERM)
 import System.Posix.Unistd (SystemID (nodeName), getSystemID)
 import Weft.Duration
@@ -47,6 +48,7 @@ data Arguments = Arguments
   { argumentListen :: (Maybe String, String),
     argumentHttp :: Maybe (Maybe String, String),
     argumentToken :: Maybe FilePath,
+    argumentOpenReads :: Bool,
     argumentCores :: Maybe Int,
     argumentIdle :: Int,
     argumentHostLife :: Int,
@@ -73,7 +75,8 @@ arguments =
   Arguments
     <$> option (eitherReader hostAndPort) (long "listen" <> metavar "[HOST:]PORT" <> value (Nothing, "6653") <> help "Address on which switches connect (port 6653 on every address)")
     <*> optional (option (eitherReader hostAndPort) (long "http" <> metavar "[HOST:]PORT" <> help "Serve a page that shows the network, a REST interface and /metrics on this address; the default host is 127.0.0.1"))
-    <*> optional (strOption (long "northbound-token-file" <> metavar "FILE" <> help "With --http: requests that change flows must have 'Authorization: Bearer TOKEN', with the token in this file's first line. Without this option only clients on this host may change flows"))
+    <*> optional (strOption (long "northbound-token-file" <> metavar "FILE" <> help "With --http: clients on other hosts, and requests that change flows, must send 'Authorization: Bearer TOKEN', with the token in this file's first line. Without this option only clients on this host may read and change flows"))
+    <*> switch (long "northbound-open-reads" <> help "With --http: any client that can connect may read the network, without the token")
     <*> optional (option (eitherReader (number 1 256)) (long "cores" <> metavar "N" <> help "Cores to use (all)"))
     <*> option (eitherReader (number 0 65535)) (long "idle-timeout" <> metavar "SECONDS" <> value 60 <> help "Time after which an unused flow is removed; 0 means never (60)")
     <*> option (eitherReader (number 0 1000000)) (long "host-timeout" <> metavar "SECONDS" <> value 300 <> help "Time after which a host is forgotten if it has sent nothing to the controller and does not answer ARP; 0 means never (300)")
@@ -194,10 +197,11 @@ listening name (host, port) act = act `catch` explained
 
 -- | The access rights of the northbound interface. Exits if the file has no usable token.
 northboundAccess :: Arguments -> IO Access
-northboundAccess given = case (argumentToken given, argumentHttp given) of
-  (Nothing, _) -> pure LocalClients
-  (Just _, Nothing) -> wrongUsage "--northbound-token-file goes with --http"
-  (Just file, Just _) -> readToken file >>= either wrongUsage pure
+northboundAccess given = do
+  when (isNothing (argumentHttp given) && isJust (argumentToken given)) (wrongUsage "--northbound-token-file goes with --http")
+  when (isNothing (argumentHttp given) && argumentOpenReads given) (wrongUsage "--northbound-open-reads goes with --http")
+  token <- forM (argumentToken given) (readToken >=> either wrongUsage pure)
+  pure (Access token (argumentOpenReads given))
 
 -- | Print what is wrong with the options and exit with status 2.
 wrongUsage :: String -> IO a
@@ -209,15 +213,23 @@ withHttp given complain access c act = case argumentHttp given of
   Nothing -> act
   Just (host, port) -> do
     side <- newNorthbound access c
+    most <- northboundConnections
     let settings = Http.setHost (fromString (fromMaybe "127.0.0.1" host)) (Http.setPort (read port) Http.defaultSettings)
-    listening "--http" (Just (fromMaybe "127.0.0.1" host), port) . Http.withServer settings (northbound side) $ \server -> do
+        options = Http.defaultOptions {Http.optionLimits = Just Http.defaultLimits {Http.limitConnections = most}}
+    listening "--http" (Just (fromMaybe "127.0.0.1" host), port) . Http.withServerWith options settings (northbound side) $ \server -> do
       logInfo ("weft: the network is shown at http://" <> show (Http.serverAddress server) <> "/")
-      case access of
-        LocalClients
-          | fromMaybe "127.0.0.1" host `notElem` ["127.0.0.1", "localhost", "::1"] ->
-            complain "without --northbound-token-file, changes of flows that come from other hosts are refused; what only reads is answered to all"
-        _ -> pure ()
+      when (isNothing (accessToken access) && fromMaybe "127.0.0.1" host `notElem` ["127.0.0.1", "localhost", "::1"]) $
+        complain ("without --northbound-token-file, changes of flows that come from other hosts are refused; what only reads is " <> if accessOpenReads access then "answered to all" else "refused, too")
       act
+
+-- | The number of connections of the northbound interface: an eighth of the descriptors that this process may have, so that
+-- clients that open many of them keep no switch out. At most 1,024.
+northboundConnections :: IO Int
+northboundConnections = do
+  known <- softLimit <$> getResourceLimit ResourceOpenFiles
+  pure $ case known of
+    ResourceLimit n -> fromInteger (max 8 (min 1024 (n `div` 8)))
+    _ -> 1024
 
 -- | The host's name and the process.
 ownName :: IO String
