@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifndef IORING_POLL_ADD_MULTI /* Linux 5.13 */
@@ -94,24 +95,31 @@ int weft_uring_cancel(struct weft_uring *u, uint64_t data) {
   return 0;
 }
 
+static int64_t monotonic_us(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
 /* Cancel synchronously: returns 0 when the request has ended and released the
  * file; -EINVAL if the kernel cannot do that (before Linux 6.0),
- * -EBUSY after that many tries, of 0.1 ms each. A request ends on the thread that submitted it. A thread
+ * -EBUSY if it has not ended after that many microseconds (and two tries). It is cancelled then all the same, and ends
+ * later. A request ends on the thread that submitted it. A thread
  * that sleeps in the kernel is woken; one that computes is interrupted by the
  * barrier, which has no other purpose here. */
-int weft_uring_cancel_now(struct weft_uring *u, uint64_t data, int tries) {
-  for (int i = 0; i < tries; i++) {
+int weft_uring_cancel_now(struct weft_uring *u, uint64_t data, int us) {
+  int64_t end = monotonic_us() + us;
+  for (int i = 0;; i++) {
     struct sync_cancel c = {.addr = data, .fd = -1, .timeout = {.tv_nsec = 100000}};
     if (syscall(SYS_io_uring_register, u->ring.fd, REGISTER_SYNC_CANCEL, &c, 1) < 0) {
       if (errno == ENOENT) return 0;
       if (errno != ETIME && errno != EINTR && errno != EALREADY) return -errno;
     }
-    if (i > 0) {
-      syscall(SYS_membarrier, MEMBARRIER_EXPEDITED, 0, 0);
-      sched_yield();
-    }
+    if (i > 0 && monotonic_us() >= end) return -EBUSY;
+    if (i > 0 || us == 0) syscall(SYS_membarrier, MEMBARRIER_EXPEDITED, 0, 0);
+    /* On a busy machine this may take a time slice of others. */
+    if (i > 0) sched_yield();
   }
-  return -EBUSY;
 }
 
 /* Submit the queued requests. */

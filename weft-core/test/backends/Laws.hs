@@ -11,8 +11,9 @@ where
 
 import Control.Concurrent (forkOS, newEmptyMVar, putMVar, takeMVar, threadDelay)
 import Control.Exception (finally, try)
-import Control.Monad (forM_, replicateM_, unless, void, when)
+import Control.Monad (forM, forM_, replicateM, replicateM_, unless, void, when)
 import Foreign.C.Error (Errno (..), eBADF)
+import GHC.Clock (getMonotonicTimeNSec)
 import GHC.IO.Exception (ioe_errno)
 import LawsAsking
 import LawsConcurrent
@@ -467,7 +468,23 @@ forgottenLaws make =
           released
           told <- closesWithin (20 :: Int) peer
           told @? "the peer was not told"
-          takeMVar over
+          takeMVar over,
+        law make "forgetting many does not wait for a thread that sleeps in the kernel" $ \b fds -> do
+          took <- forM [1 .. 5 :: Int] $ \_ -> do
+            pairs <- replicateM 100 (streamPair fds)
+            forM_ pairs (\(s, _) -> armed b s (tokenOf s) Edge evtRead)
+            (asked, over) <- (,) <$> newEmptyMVar <*> newEmptyMVar
+            _ <- forkOS ((poll b NoWait >> putMVar asked () >> sleepInKernel 300000) `finally` putMVar over ())
+            takeMVar asked
+            threadDelay 20000
+            begun <- getMonotonicTimeNSec
+            forM_ pairs (backendForget b . fst)
+            forgotten <- getMonotonicTimeNSec
+            forM_ pairs (\(s, peer) -> shut fds s >> shut fds peer)
+            takeMVar over
+            pure ((forgotten - begun) `div` 1000)
+          -- A busy machine makes some rounds longer.
+          minimum took < 10000 @? ("microseconds: " <> show took)
       ]
     ]
   where

@@ -65,7 +65,7 @@ static void *ask(void *argument) {
       pthread_mutex_lock(&lock);
       while (weft_uring_submit(ring) < 0) continue;
       for (int p = 0; p < n; p++) {
-        int r = weft_uring_cancel_now(ring, name(t, p), 1000);
+        int r = weft_uring_cancel_now(ring, name(t, p), 100000);
         /* Busy: the thread that submitted the request got no core meanwhile. */
         if (r == -EBUSY) busy++;
         if (r != 0 && r != -EINVAL && r != -EBUSY) blame("cancel_now", r, p);

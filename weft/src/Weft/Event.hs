@@ -166,13 +166,16 @@ wakeManager = Core.wakeManager
 -- happened: of those that were asked for, and 'evtHangup' and 'evtClose'.
 type IOCallback = FdKey -> Events -> IO ()
 
--- | A registration.
+-- | A registration. It belongs to the manager that it was made with.
 data FdKey = FdKey
   { -- | Its descriptor.
     keyFd :: !Fd,
-    keyNumber :: !Int
+    keyNumber :: !Int,
+    keyManager :: !EventManager
   }
-  deriving (Eq)
+
+instance Eq FdKey where
+  a == b = keyFd a == keyFd b && keyNumber a == keyNumber b && Core.sameManager (keyManager a) (keyManager b)
 
 instance Show FdKey where
   showsPrec d k = showParen (d > 10) (showString "FdKey " . showsPrec 11 (keyFd k))
@@ -191,13 +194,13 @@ instance Show FdKey where
 registerFd :: EventManager -> IOCallback -> Fd -> Events -> Lifetime -> IO FdKey
 registerFd m callback fd evs lifetime = do
   -- 'evtOrphaned' is for Weft's own callbacks.
-  let called number = interruptiblyMasked . callback (FdKey fd number) . (`without` evtOrphaned)
+  let called number = interruptiblyMasked . callback (FdKey fd number m) . (`without` evtOrphaned)
   placed <- register (Core.managerRegistry m) m fd evs lifetime called
   case placed of
-    Placed key -> pure (FdKey fd key)
+    Placed key -> pure (FdKey fd key m)
     ManagerGone -> ioError (userError "Weft.Event.registerFd: the manager was shut down")
     Ready -> do
-      let key = FdKey fd (-1)
+      let key = FdKey fd (-1) m
       key <$ guarded (callback key (evs `common` (evtRead <> evtWrite)))
 
 -- | 'registerFd' without the key.
@@ -207,9 +210,9 @@ registerFd_ m callback fd evs lifetime = void (registerFd m callback fd evs life
 -- | End a registration. It does not throw. 'True' if it existed; no effect if it has ended, as a 'OneShot' has when its callback begins.
 -- Its callback does not begin any more. If the manager's thread has begun it before, it may still be running when this
 -- returns, or may not have got to its first action. Only a callback can be sure that no other one runs: what they use is
--- best released there. O(log n).
+-- best released there. The manager is that of the registration, whichever is given. O(log n).
 unregisterFd :: EventManager -> FdKey -> IO Bool
-unregisterFd m key = unregister (Core.managerRegistry m) (keyFd key) (keyNumber key)
+unregisterFd _ key = unregister (Core.managerRegistry (keyManager key)) (keyFd key) (keyNumber key)
 
 -- | 'unregisterFd' without its result.
 unregisterFd_ :: EventManager -> FdKey -> IO ()
@@ -226,8 +229,8 @@ closeFd m close fd = closeRegistered (Core.managerRegistry m) fd (const (close f
 -- | A callback for a timer.
 type TimeoutCallback = IO ()
 
--- | A timer: what fires, and its present entry in the queue, which 'updateTimeout' replaces.
-data TimeoutKey = TimeoutKey TimeoutCallback !(IORef Entry)
+-- | A timer: its manager, what fires, and its present entry in the queue, which 'updateTimeout' replaces.
+data TimeoutKey = TimeoutKey !EventManager TimeoutCallback !(IORef Entry)
 
 -- | @
 --   Unset      before the first timer is stored
@@ -245,9 +248,9 @@ data Entry = Unset | Set !Timer | Gone
 registerTimeout :: EventManager -> Duration -> TimeoutCallback -> IO TimeoutKey
 registerTimeout m d action = do
   entry <- newIORef Unset
-  let key = TimeoutKey (unlessGone entry) entry
+  let key = TimeoutKey m (unlessGone entry) entry
   due <- after d <$> now
-  key <$ setEntry m key due
+  key <$ setEntry key due
   where
     unlessGone entry = do
       found <- readIORef entry
@@ -256,26 +259,27 @@ registerTimeout m d action = do
         _ -> interruptiblyMasked action
 
 -- | Set a timer and store it, unless the key was unregistered meanwhile. Masked, so that no timer is lost.
-setEntry :: EventManager -> TimeoutKey -> Instant -> IO ()
-setEntry m (TimeoutKey fire entry) due = mask_ $ do
+setEntry :: TimeoutKey -> Instant -> IO ()
+setEntry (TimeoutKey m fire entry) due = mask_ $ do
   t <- Core.addTimer m due fire
   gone <- atomicModifyIORef' entry $ \found -> case found of
     Gone -> (Gone, True)
     _ -> (Set t, False)
   when gone (void (cancelTimer t))
 
--- | Let a timer fire after the given duration from now instead. No effect if it has fired.
+-- | Let a timer fire after the given duration from now instead. No effect if it has fired. It stays with its manager,
+-- whichever is given.
 updateTimeout :: EventManager -> TimeoutKey -> Duration -> IO ()
-updateTimeout m key@(TimeoutKey _ entry) d = mask_ $ do
+updateTimeout _ key@(TimeoutKey _ _ entry) d = mask_ $ do
   due <- after d <$> now
   found <- readIORef entry
   case found of
-    Set old -> cancelTimer old >>= \won -> when won (setEntry m key due)
+    Set old -> cancelTimer old >>= \won -> when won (setEntry key due)
     _ -> pure ()
 
 -- | Cancel a timer. No effect if it has fired.
 unregisterTimeout :: EventManager -> TimeoutKey -> IO ()
-unregisterTimeout _ (TimeoutKey _ entry) = do
+unregisterTimeout _ (TimeoutKey _ _ entry) = do
   found <- atomicModifyIORef' entry (\found -> (Gone, found))
   case found of
     Set t -> void (cancelTimer t)

@@ -20,7 +20,7 @@
 --   submitted the request has left the kernel. That is at once, unless the machine is
 --   so busy that this thread is stopped there: then the peer notices the close some
 --   milliseconds later (20 were seen, with more threads computing than there
---   were cores). After 0.1 s 'backendForget' gives up, and the action that it returns goes on.
+--   were cores). After 0.2 ms 'backendForget' gives up, and the action that it returns goes on.
 --
 -- Note (Linux 6.18, two cores): rings are cooperative, that is, an event does not interrupt the thread that it is
 -- for, but waits until that thread enters the kernel. With data from another core this took 4.3 us of CPU an event,
@@ -90,6 +90,8 @@ data Ring = Ring
     -- | Requests that the next poll has to queue: those that the present poll must not see, and those for which the
     -- kernel had no room.
     ringBacklog :: !(Ref [Request]),
+    -- | The last request that was cancelled and had not ended when 'forget' gave up.
+    ringStuck :: !(Ref (Maybe Word64)),
     -- | Used by the owner: whether a wake-up was seen, which ends a blocking poll.
     ringWoken :: !(Ref Bool),
     -- | Used by the owner: completions from the kernel, and the events to report for them.
@@ -132,6 +134,7 @@ new = do
     Ring u wk <$> newMVar ()
       <*> newRef (Table 0 nullPtr)
       <*> newRef []
+      <*> newRef Nothing
       <*> newRef False
       <*> mallocBytes (batch * completionSize)
       <*> mallocBytes (batch * reportSize)
@@ -231,19 +234,33 @@ arm ring (Fd fd) tok trigger evs = do
 
 -- | Cancel the request at once, not with the next poll, and wait for its end: until then the kernel keeps the file
 -- open, even if the caller has closed it. (Before Linux 6.0 it may do so for some microseconds more, up to a clock
--- tick.) If that takes more than 0.1 s, the returned action goes on waiting.
+-- tick.) If that takes more than 'patience', the returned action goes on waiting.
+--
+-- The caller holds the capability and two locks meanwhile. If the thread that submitted the request sleeps
+-- uninterruptibly (as the parent of vfork(2) does), it has probably submitted others too. So while the last request that
+-- did not end in time has not ended, this does not wait for any other.
 forget :: Ring -> Fd -> IO (IO ())
 forget ring (Fd fd) = locked ring $ do
   e <- readEntry ring fd
   vacate ring fd e
   let request = userData fd (entrySequence e)
-  outcome <- if isLive e then cancel ring request 1000 else pure Ended
+  outcome <- if isLive e then patient >>= cancel ring request else pure Ended
   case outcome of
     Ended -> pure (pure ())
     _ -> do
+      when (outcome == Unfinished) (writeRef (ringStuck ring) (Just request))
       queue ring (Cancel request)
       void (flush ring 10)
       pure (when (outcome == Unfinished) (awaitEnd ring request))
+  where
+    patient = do
+      stuck <- readRef (ringStuck ring)
+      outcome <- maybe (pure Ended) (\request -> cancel ring request 0) stuck
+      if outcome == Unfinished then pure 0 else patience <$ writeRef (ringStuck ring) Nothing
+
+-- | How long 'forget' waits for the end of a request, in microseconds.
+patience :: CInt
+patience = 200
 
 -- | What 'cancel' can say of a request.
 data Cancelled
@@ -255,11 +272,11 @@ data Cancelled
     Unknown
   deriving (Eq)
 
--- | Submit what is queued, and cancel a request, in at most this many tries of 0.1 ms.
+-- | Submit what is queued, and cancel a request. Waits for its end for at most so many microseconds.
 cancel :: Ring -> Word64 -> CInt -> IO Cancelled
-cancel ring request tries = do
+cancel ring request us = do
   done <- flush ring 10
-  r <- cancelNow (ringHandle ring) request tries
+  r <- cancelNow (ringHandle ring) request us
   pure $ case () of
     _
       | r /= 0 && Errno (negate r) /= eBUSY -> Unknown
@@ -268,13 +285,13 @@ cancel ring request tries = do
       | otherwise -> Unfinished
 
 -- | Wait until a request that was cancelled has ended. The file of a request is released by the thread that submitted
--- it, which may be stopped or asleep in the kernel. The lock is held for 0.2 ms at a time.
+-- it, which may be stopped or asleep in the kernel.
 awaitEnd :: Ring -> Word64 -> IO ()
 awaitEnd ring request = do
   over <- locked ring $ do
     shut <- isClosed ring
     -- Before the second try the submitting thread is interrupted, if it computes.
-    if shut then pure True else (/= Unfinished) <$> cancel ring request 2
+    if shut then pure True else (/= Unfinished) <$> cancel ring request 0
   unless over (pauseUring >> awaitEnd ring request)
 
 -- | Empty an entry.

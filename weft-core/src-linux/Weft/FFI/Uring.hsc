@@ -89,8 +89,8 @@ foreign import ccall unsafe "weft_uring_watch"
 foreign import ccall unsafe "weft_uring_cancel" queueCancel :: Ptr Uring -> Word64 -> IO CInt
 
 -- | Cancel the request with that user data, which was submitted, and wait for its
--- end, usually some microseconds. @-EBUSY@ after the given number of tries, of 0.1 ms each; @-EINVAL@ where the kernel
--- cannot do that.
+-- end, usually some microseconds. @-EBUSY@ if it has not ended after the given number of microseconds; @-EINVAL@ where
+-- the kernel cannot do that.
 foreign import ccall unsafe "weft_uring_cancel_now" cancelNow :: Ptr Uring -> Word64 -> CInt -> IO CInt
 
 -- | Sleep for a millisecond, without a capability.

@@ -254,11 +254,16 @@ begin direct op handler = do
   wanted <- wantedEngine
   others <- addWord (engineWords e) busy 1
   let leave = void (addWord (engineWords e) busy (-1))
+      -- By a thread of its own: the way may be a ring that has to be opened, for which others wait, and the handler runs
+      -- on the thread that runs those of all direct requests.
+      anotherWay = do
+        cap <- myCapability
+        void (forkPinned cap "weft file, another way" (\_ -> void slow `catchAll` \_ -> leave >> handler errAgain))
       slow = beginWith e wanted op (\r -> leave >> handler r)
   (`onException` leave) $ do
     taken <-
       if direct && mayBeDirect wanted others
-        then beginDirect e op (\r -> if r == errAgain then void slow else leave >> handler r)
+        then beginDirect e op (\r -> if r == errAgain then anotherWay else leave >> handler r)
         else pure False
     if taken then pure (pure ()) else slow
 

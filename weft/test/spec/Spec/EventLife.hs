@@ -355,6 +355,20 @@ timers =
         _ <- registerTimeout m (microseconds ((n * 37 + i) `mod` 200)) (putMVar done ())
         finishes "timer" (takeMVar done)
         unless (n `mod` 3 == 0) (replicateM_ (n `mod` 11) yield),
+    test "a timer stays with its manager, and so does a registration" $ \m -> withFds $ \fds -> do
+      -- A manager that no thread runs.
+      other <- new
+      (hit, count) <- counter
+      key <- registerTimeout m (seconds 3600) hit
+      updateTimeout other key (milliseconds 1)
+      eventually "it fires" ((== 1) <$> count)
+      (r, _) <- pipe fds
+      mine <- registerFd m (\_ _ -> pure ()) r evtRead OneShot
+      yours <- registerFd other (\_ _ -> pure ()) r evtRead OneShot
+      assertBool "they are the same" (mine /= yours)
+      unregisterFd m yours >>= assertBool "was not there"
+      unregisterFd other mine >>= assertBool "was not there"
+      shutdown other,
     test "set, moved and cancelled from callbacks" $ \m -> do
       done <- newEmptyMVar
       keys <- replicateM 3 (registerTimeout m (seconds 3600) (putMVar done 'x'))
