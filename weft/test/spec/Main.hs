@@ -28,6 +28,7 @@ import qualified Spec.Interrupted
 import qualified Spec.Lifecycle
 import qualified Spec.Messages
 import qualified Spec.Metrics
+import qualified Spec.Scope
 import qualified Spec.Sending
 import qualified Spec.Serve
 import qualified Spec.Socket
@@ -99,6 +100,7 @@ group name n =
         Spec.Serve.tests,
         Spec.Transport.tests (name == "poll"),
         Spec.Blocking.tests,
+        Spec.Scope.tests,
         Spec.Metrics.tests,
         Spec.Closing.tests,
         Spec.Lifecycle.tests

@@ -1,8 +1,9 @@
 {-# LANGUAGE RankNTypes #-}
 
 -- |
--- A set of threads that end together: the bookkeeping below "Weft.Scope" and the servers of "Weft.Socket". All threads of
--- a set are told to end before any of them is awaited, so that one which takes its time keeps no other alive.
+-- A set of threads that end together: the bookkeeping below "Weft.Scope" and the servers of "Weft.Socket". All
+-- threads of a set are told to end before any of them is awaited, so that one which takes its time keeps no other
+-- alive.
 --
 -- Any thread may start threads in a set and tell them to end; one at a time waits for them, the set's owner.
 module Weft.Scope.Threads
@@ -15,11 +16,14 @@ module Weft.Scope.Threads
     startThread,
 
     -- * Ending
+    tell,
     notifyAll,
     tellAll,
+    endWork,
     awaitWork,
     Overdue (..),
     awaitAll,
+    orTwice,
   )
 where
 
@@ -29,6 +33,7 @@ import Control.Exception
 import Control.Monad (unless, void, when)
 import Data.IORef
 import qualified Data.IntMap.Strict as IntMap
+import Data.Maybe (fromMaybe)
 import GHC.Conc (labelThread)
 import Weft.Duration
 import Weft.Timer (cancel, schedule)
@@ -41,8 +46,8 @@ import Weft.Timer (cancel, schedule)
 -- > no entry --entered--> Entered --ended--> no entry
 -- > no entry --ended----> Early --entered--> no entry
 --
--- A number counts as alive from its taking to its end. Once the set has been told to end no number is taken, and a thread
--- whose number was taken before is told when it is entered.
+-- A number counts as alive from its taking to its end. Once the set has been told to end no number is taken, and a
+-- thread whose number was taken before is told when it is entered.
 newtype Threads = Threads (IORef State)
 
 data State = State
@@ -53,13 +58,15 @@ data State = State
     stateWorking :: !Int,
     stateEntries :: !(IntMap.IntMap Entry),
     stateTold :: !Bool,
+    -- | Whether 'awaitWork' waits no more.
+    stateWorkOver :: !Bool,
     -- | What the owner waits for.
     stateWaiter :: !Waiter
   }
 
 data Entry
-  = -- | A thread and its label.
-    Entered !ThreadId !String
+  = -- | A thread, and its label if it has one.
+    Entered !ThreadId !(Maybe String)
   | -- | It ended before it was entered.
     Early
 
@@ -81,18 +88,18 @@ data Place
 
 -- | A set without threads.
 newThreads :: IO Threads
-newThreads = Threads <$> newIORef (State 0 0 0 IntMap.empty False NoWaiter)
+newThreads = Threads <$> newIORef (State 0 0 0 IntMap.empty False False NoWaiter)
 
 change :: Threads -> (State -> (State, a)) -> IO a
 change (Threads ref) = atomicModifyIORef' ref
 
 -- Starting -----------------------------------------------------------------------------
 
--- | Start a thread with that label; 'Nothing' if the set has been told to end. The body runs masked and is given a
--- function that unmasks. It must not throw; the thread is counted until it returns.
+-- | Start a thread, with a label if one is given; 'Nothing' if the set has been told to end. The body runs masked and
+-- is given a function that unmasks. It must not throw; the thread is counted until it returns.
 --
 -- O(log n) for n threads of the set. It cannot be interrupted, and does not block.
-startThread :: Threads -> Kind -> Place -> String -> ((forall a. IO a -> IO a) -> IO ()) -> IO (Maybe ThreadId)
+startThread :: Threads -> Kind -> Place -> Maybe String -> ((forall a. IO a -> IO a) -> IO ()) -> IO (Maybe ThreadId)
 startThread threads kind place label body = mask_ $ do
   taken <- change threads $ \st ->
     if stateTold st
@@ -102,7 +109,7 @@ startThread threads kind place label body = mask_ $ do
     Nothing -> pure Nothing
     Just n -> do
       t <- forkPlaced (\unmask -> body unmask >> ended (endEntry n)) `onException` ended id
-      labelThread t label
+      mapM_ (labelThread t) label
       late <- change threads $ \st -> (st {stateEntries = enter n (Entered t label) (stateEntries st)}, stateTold st)
       when late (tell ThreadKilled t)
       pure (Just t)
@@ -116,20 +123,25 @@ startThread threads kind place label body = mask_ $ do
       Just _ -> IntMap.delete n entries
       Nothing -> IntMap.insert n entry entries
     endEntry n = enter n Early
-    -- The number is not alive any more; the owner is woken if it waits for that.
-    ended entriesOf = do
-      waiter <- change threads $ \st ->
-        let st' = st {stateAlive = stateAlive st - 1, stateWorking = stateWorking st - work, stateEntries = entriesOf (stateEntries st)}
-         in if reached st' (stateWaiter st') then (st' {stateWaiter = NoWaiter}, stateWaiter st') else (st', NoWaiter)
-      case waiter of
-        ForWork box -> void (tryPutMVar box ())
-        ForAll box -> void (tryPutMVar box ())
-        NoWaiter -> pure ()
+    -- The number is not alive any more.
+    ended entriesOf = changeAndWake threads $ \st ->
+      st {stateAlive = stateAlive st - 1, stateWorking = stateWorking st - work, stateEntries = entriesOf (stateEntries st)}
+
+-- | Change the state, and wake the owner if what it waits for holds now.
+changeAndWake :: Threads -> (State -> State) -> IO ()
+changeAndWake threads f = do
+  waiter <- change threads $ \st ->
+    let st' = f st
+     in if reached st' (stateWaiter st') then (st' {stateWaiter = NoWaiter}, stateWaiter st') else (st', NoWaiter)
+  case waiter of
+    ForWork box -> void (tryPutMVar box ())
+    ForAll box -> void (tryPutMVar box ())
+    NoWaiter -> pure ()
 
 reached :: State -> Waiter -> Bool
 reached st waiter = case waiter of
   NoWaiter -> False
-  ForWork _ -> stateWorking st == 0
+  ForWork _ -> stateWorkOver st || stateWorking st == 0
   ForAll _ -> stateAlive st == 0
 
 -- Ending -------------------------------------------------------------------------------
@@ -143,14 +155,18 @@ tell e t = forkIO (throwTo t e) >>= \teller -> labelThread teller "weft scope"
 notifyAll :: Exception e => Threads -> e -> IO ()
 notifyAll threads e = change threads (\st -> (st, IntMap.elems (stateEntries st))) >>= \found -> mapM_ (tell e) [t | Entered t _ <- found]
 
--- | Tell all threads to end, by 'ThreadKilled'. It may not have arrived yet when this returns. No thread can be started in
--- the set any more. A second call has no effect.
+-- | Tell all threads to end, by 'ThreadKilled'. It may not have arrived yet when this returns. No thread can be
+-- started in the set any more. A second call has no effect.
 tellAll :: Threads -> IO ()
 tellAll threads = do
   before <- change threads $ \st -> (st {stateTold = True}, stateTold st)
   unless before (notifyAll threads ThreadKilled)
 
--- | Block until no thread of the kind 'Work' is left. Interruptible.
+-- | Let 'awaitWork' return at once, now and later.
+endWork :: Threads -> IO ()
+endWork threads = changeAndWake threads (\st -> st {stateWorkOver = True})
+
+-- | Block until no thread of the kind 'Work' is left, or 'endWork' was called. Interruptible.
 awaitWork :: Threads -> IO ()
 awaitWork threads = void (await ForWork maxBound threads)
 
@@ -168,7 +184,7 @@ awaitAll :: Duration -> ([String] -> IO Overdue) -> Threads -> IO ()
 awaitAll patience overdue threads = do
   gone <- await ForAll patience threads
   unless gone $ do
-    left <- change threads $ \st -> (st, [l <> " (" <> show t <> ")" | Entered t l <- IntMap.elems (stateEntries st)])
+    left <- change threads $ \st -> (st, [fromMaybe "thread" l <> " (" <> show t <> ")" | Entered t l <- IntMap.elems (stateEntries st)])
     decision <- overdue left
     when (decision == WaitOn) (void (await ForAll maxBound threads))
 
@@ -188,3 +204,7 @@ await condition patience threads = do
 -- once, and throws to each: to a thread of the set, say, and to the owner, which waits for its end.
 persistently :: IO a -> IO a
 persistently act = act `catch` \e -> const (persistently act) (e :: BlockedIndefinitelyOnMVar)
+
+-- | 'persistently', but only once: threads that wait for one another in a circle are to find out.
+orTwice :: IO a -> IO a
+orTwice act = act `catch` \e -> const act (e :: BlockedIndefinitelyOnMVar)

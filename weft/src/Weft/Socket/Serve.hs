@@ -316,7 +316,7 @@ startServer settings handler own sockets = (`onException` mapM_ close sockets) $
   -- Not masked as the rest of this: threads that it forks inherit its state.
   interruptible (serverOnListen settings bound)
   forM_ (zip [0 ..] listeners) $ \(i, l) ->
-    startThread acceptors Daemon (On i) ("weft acceptor " <> show i) $ \unmask ->
+    startThread acceptors Daemon (On i) (Just ("weft acceptor " <> show i)) $ \unmask ->
       acceptor settings handler (placement caps (length listeners) i) listeners l unmask
   pure (Server bound settings acceptors listeners)
   where
@@ -460,7 +460,7 @@ startConnection :: ServerSettings -> (Socket -> SockAddr -> IO ()) -> Int -> Lis
 startConnection settings handler place listener (sock, peer) = do
   -- Counted before the fork: the thread may run, and answer its client, on another capability at once.
   count (+ 1)
-  started <- startThread (listenerConnections listener) Daemon (On place) "weft connection" connection `onException` dropped
+  started <- startThread (listenerConnections listener) Daemon (On place) (Just "weft connection") connection `onException` dropped
   unless (isJust started) dropped
   where
     connection :: (forall a. IO a -> IO a) -> IO ()
