@@ -31,11 +31,11 @@ import Control.Concurrent (ThreadId, forkIO, forkIOWithUnmask, forkOnWithUnmask)
 import Control.Concurrent.MVar
 import Control.Exception
 import Control.Monad (unless, void, when)
-import Data.IORef
 import qualified Data.IntMap.Strict as IntMap
 import Data.Maybe (fromMaybe)
 import GHC.Conc (labelThread)
 import Weft.Duration
+import Weft.Sys (Ref, newRef, readRef, updateRef)
 import Weft.Timer (cancel, schedule)
 
 -- | A set of threads. Changed by all of its threads and by those that start them, atomically ('change').
@@ -48,7 +48,7 @@ import Weft.Timer (cancel, schedule)
 --
 -- A number counts as alive from its taking to its end. Once the set has been told to end no number is taken, and a
 -- thread whose number was taken before is told when it is entered.
-newtype Threads = Threads (IORef State)
+newtype Threads = Threads (Ref State)
 
 data State = State
   { stateNext :: !Int,
@@ -88,10 +88,12 @@ data Place
 
 -- | A set without threads.
 newThreads :: IO Threads
-newThreads = Threads <$> newIORef (State 0 0 0 IntMap.empty False False NoWaiter)
+newThreads = Threads <$> newRef (State 0 0 0 IntMap.empty False False NoWaiter)
 
-change :: Threads -> (State -> (State, a)) -> IO a
-change (Threads ref) = atomicModifyIORef' ref
+-- | Change the state; the state before.
+change :: Threads -> (State -> State) -> IO State
+change (Threads ref) = updateRef ref
+{-# INLINE change #-}
 
 -- Starting -----------------------------------------------------------------------------
 
@@ -101,17 +103,18 @@ change (Threads ref) = atomicModifyIORef' ref
 -- O(log n) for n threads of the set. It cannot be interrupted, and does not block.
 startThread :: Threads -> Kind -> Place -> Maybe String -> ((forall a. IO a -> IO a) -> IO ()) -> IO (Maybe ThreadId)
 startThread threads kind place label body = mask_ $ do
-  taken <- change threads $ \st ->
+  before <- change threads $ \st ->
     if stateTold st
-      then (st, Nothing)
-      else (st {stateNext = stateNext st + 1, stateAlive = stateAlive st + 1, stateWorking = stateWorking st + work}, Just (stateNext st))
-  case taken of
-    Nothing -> pure Nothing
-    Just n -> do
-      t <- forkPlaced (\unmask -> body unmask >> ended (endEntry n)) `onException` ended id
+      then st
+      else st {stateNext = stateNext st + 1, stateAlive = stateAlive st + 1, stateWorking = stateWorking st + work}
+  if stateTold before
+    then pure Nothing
+    else do
+      let n = stateNext before
+      t <- forkPlaced (\unmask -> body unmask >> ended (enter n Early)) `onException` ended id
       mapM_ (labelThread t) label
-      late <- change threads $ \st -> (st {stateEntries = enter n (Entered t label) (stateEntries st)}, stateTold st)
-      when late (tell ThreadKilled t)
+      entered <- change threads (\st -> st {stateEntries = enter n (Entered t label) (stateEntries st)})
+      when (stateTold entered) (tell ThreadKilled t)
       pure (Just t)
   where
     work = if kind == Work then 1 else 0
@@ -122,21 +125,24 @@ startThread threads kind place label body = mask_ $ do
     enter n entry entries = case IntMap.lookup n entries of
       Just _ -> IntMap.delete n entries
       Nothing -> IntMap.insert n entry entries
-    endEntry n = enter n Early
     -- The number is not alive any more.
     ended entriesOf = changeAndWake threads $ \st ->
-      st {stateAlive = stateAlive st - 1, stateWorking = stateWorking st - work, stateEntries = entriesOf (stateEntries st)}
+      st
+        { stateAlive = stateAlive st - 1,
+          stateWorking = stateWorking st - work,
+          stateEntries = entriesOf (stateEntries st)
+        }
 
--- | Change the state, and wake the owner if what it waits for holds now.
+-- | Change the state, and wake the owner if what it waits for holds now. It may be woken again later, which has no
+-- effect.
 changeAndWake :: Threads -> (State -> State) -> IO ()
 changeAndWake threads f = do
-  waiter <- change threads $ \st ->
-    let st' = f st
-     in if reached st' (stateWaiter st') then (st' {stateWaiter = NoWaiter}, stateWaiter st') else (st', NoWaiter)
-  case waiter of
-    ForWork box -> void (tryPutMVar box ())
-    ForAll box -> void (tryPutMVar box ())
+  before <- change threads f
+  case stateWaiter before of
     NoWaiter -> pure ()
+    waiter@(ForWork box) -> when (reached (f before) waiter) (void (tryPutMVar box ()))
+    waiter@(ForAll box) -> when (reached (f before) waiter) (void (tryPutMVar box ()))
+{-# INLINE changeAndWake #-}
 
 reached :: State -> Waiter -> Bool
 reached st waiter = case waiter of
@@ -153,14 +159,16 @@ tell e t = forkIO (throwTo t e) >>= \teller -> labelThread teller "weft scope"
 
 -- | Throw an exception to all threads. It may not have arrived yet when this returns.
 notifyAll :: Exception e => Threads -> e -> IO ()
-notifyAll threads e = change threads (\st -> (st, IntMap.elems (stateEntries st))) >>= \found -> mapM_ (tell e) [t | Entered t _ <- found]
+notifyAll (Threads ref) e = do
+  st <- readRef ref
+  mapM_ (tell e) [t | Entered t _ <- IntMap.elems (stateEntries st)]
 
 -- | Tell all threads to end, by 'ThreadKilled'. It may not have arrived yet when this returns. No thread can be
 -- started in the set any more. A second call has no effect.
 tellAll :: Threads -> IO ()
 tellAll threads = do
-  before <- change threads $ \st -> (st {stateTold = True}, stateTold st)
-  unless before (notifyAll threads ThreadKilled)
+  before <- change threads (\st -> st {stateTold = True})
+  unless (stateTold before) $ mapM_ (tell ThreadKilled) [t | Entered t _ <- IntMap.elems (stateEntries before)]
 
 -- | Let 'awaitWork' return at once, now and later.
 endWork :: Threads -> IO ()
@@ -181,20 +189,25 @@ data Overdue
 -- | Block until no thread is left. If they have not ended after the given duration, the function is called, with the
 -- labels of those that are left, and decides; it is called once.
 awaitAll :: Duration -> ([String] -> IO Overdue) -> Threads -> IO ()
-awaitAll patience overdue threads = do
+awaitAll patience overdue threads@(Threads ref) = do
   gone <- await ForAll patience threads
   unless gone $ do
-    left <- change threads $ \st -> (st, [fromMaybe "thread" l <> " (" <> show t <> ")" | Entered t l <- IntMap.elems (stateEntries st)])
-    decision <- overdue left
+    st <- readRef ref
+    decision <- overdue [fromMaybe "thread" l <> " (" <> show t <> ")" | Entered t l <- IntMap.elems (stateEntries st)]
     when (decision == WaitOn) (void (await ForAll maxBound threads))
 
 -- | Block until a condition holds; 'False' if it does not after the given duration.
 await :: (MVar () -> Waiter) -> Duration -> Threads -> IO Bool
-await condition patience threads = do
+await condition patience threads@(Threads ref) = do
   box <- newEmptyMVar
   let waiter = condition box
-  waits <- change threads $ \st -> if reached st waiter then (st, False) else (st {stateWaiter = waiter}, True)
-  if waits then untilFull box >> change threads (\st -> (st, reached st waiter)) else pure True
+  before <- change threads (\st -> st {stateWaiter = waiter})
+  if reached before waiter
+    then pure True
+    else do
+      untilFull box
+      st <- readRef ref
+      pure (reached st waiter)
   where
     untilFull box
       | patience == maxBound = persistently (takeMVar box)
