@@ -7,6 +7,7 @@ module Main (main) where
 
 import AdmissionScenario (admissionTests)
 import IdleTimerScenario (idleTimerTests)
+import ScopeScenario (scopeTests)
 import ServerScenario (serverTests)
 import StmScenario (stmTests)
 import System.Environment (setEnv)
@@ -18,4 +19,4 @@ main :: IO ()
 main = do
   -- One simulation at a time.
   setEnv "TASTY_NUM_THREADS" "1"
-  defaultMain (testGroup "server-sim" [serverTests, admissionTests, idleTimerTests, usersTests, stmTests])
+  defaultMain (testGroup "server-sim" [serverTests, admissionTests, idleTimerTests, usersTests, stmTests, scopeTests])
