@@ -62,6 +62,19 @@ tests program =
           send' sigTERM p
           waitForProcess (process p) >>= (@?= ExitSuccess)
         doesPathExist path >>= (@?= False),
+      testCase "--metrics-listen: 200 clients that say nothing hold few descriptors, and the page is served" . inFolder $ \folder ->
+        run folder ["--port", "0", "--metrics-listen", "127.0.0.1:0"] $ \p -> do
+          port <- portOf p
+          line <- hGetLine (output p)
+          own <- maybe (assertFailure line) pure (portBefore "/metrics" line)
+          let descriptors = figure "process_open_fds " . body <$> get own "/metrics"
+              silent n act = if n <= (0 :: Int) then act else connected own (const (silent (n - 1) act))
+          before <- descriptors
+          silent 200 $ do
+            -- Those that make room end first.
+            until' ((< before + 100) <$> descriptors)
+            replicateM_ 20 (get own "/metrics" >>= (@?= 200) . status)
+            get port "/" >>= answered 200 "<p>home</p>",
       testCase "--metrics-listen with an address of the site is refused" . inFolder $ \folder -> do
         (code, out) <- outcome program [] ["serve", folder, "--listen", ":81", "--metrics-listen", "127.0.0.1:81", "--check"]
         code @?= ExitFailure 2
@@ -76,6 +89,12 @@ tests program =
     ]
   where
     run folder options = weft program [] (["serve", folder] <> options)
+
+-- | A metric of the page. Large if it is not there, as in an answer that was cut off.
+figure :: String -> B.ByteString -> Double
+figure name page = case [n | line <- lines (B.unpack page), Just rest <- [stripPrefix name line], (n, "") <- reads rest] of
+  n : _ -> n
+  [] -> 1e9
 
 -- | The port in a URL that ends with this path.
 portBefore :: String -> String -> Maybe PortNumber
