@@ -61,6 +61,7 @@ import Weft.Static.Cache
 import Weft.Static.File
 import Weft.Static.Folders (newFolders)
 import Weft.Static.Listing
+import Weft.Static.MediaType (mediaTypes)
 import Weft.Static.OpenFiles
 import Weft.Static.Path
 import Weft.Static.Users
@@ -82,6 +83,9 @@ data StaticSettings = StaticSettings
     staticListing :: !Bool,
     -- | Header fields that are added to every response with a file.
     staticHeaders :: !ResponseHeaders,
+    -- | Media types of files by the suffixes of their names, without the dot in front: they replace the known types, or
+    -- join them. A text gets @charset=utf-8@ unless it has a charset.
+    staticTypes :: ![(ByteString, ByteString)],
     -- | Whether text files without a precompressed variant are compressed (gzip). Applies to sizes from 1 KiB to 1 MiB,
     -- but at most an eighth of the cache, which holds the result.
     staticCompress :: !Bool,
@@ -101,6 +105,7 @@ defaultStaticSettings =
       staticIndex = ["index.html", "index.htm"],
       staticListing = False,
       staticHeaders = [],
+      staticTypes = [],
       staticCompress = False,
       staticOpenFiles = Nothing
     }
@@ -140,7 +145,7 @@ staticOf :: StaticSettings -> Directory -> Users -> IO Static
 staticOf settings root users = do
   cache <- newCache (staticCacheBytes settings)
   folders <- newFolders root (staticTrust settings)
-  let static = Static settings (DocumentRoot root (staticCacheFile settings) folders (staticHeaders settings) most (staticOpenFiles settings) (`missed` static)) cache since users
+  let static = Static settings (DocumentRoot root (staticCacheFile settings) folders (staticHeaders settings) (mediaTypes (staticTypes settings)) most (staticOpenFiles settings) (`missed` static)) cache since users
   pure static
   where
     !most = if staticCompress settings then min 1048576 (staticCacheBytes settings `quot` 8) else 0

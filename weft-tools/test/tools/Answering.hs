@@ -93,6 +93,20 @@ pages program =
         page <- getWith ["Accept-Encoding: gzip"] port "/text.css"
         mapM_ (`has` page) ["Content-Type: text/plain", "Server: mine", "Vary: Accept-Encoding", "Vary: Origin"]
         map (`count` page) ["Content-Type:", "Server:"] @?= [1, 1],
+      testCase "media types of today, and --type" . inFolder $ \folder -> do
+        let rows = [("avif", "image/avif"), ("webmanifest", "application/manifest+json"), ("geojson", "application/geo+json"), ("js.map", "application/json; charset=utf-8"), ("yaml", "application/yaml"), ("toml", "application/toml"), ("glb", "model/gltf-binary"), ("jxl", "image/jxl"), ("heic", "image/heic"), ("zst", "application/zstd"), ("wasm", "application/wasm"), ("tar.gz", "application/x-tgz"), ("HTML", "text/html; charset=utf-8"), ("unknown", "application/octet-stream")]
+            typed port (suffix, expected) = get port ("/%C3%A9." <> suffix) >>= has ("Content-Type: " <> expected)
+            own = [("unknown", "text/x-own; charset=utf-8"), ("toml", "text/plain; charset=latin1"), ("js.map", "application/x-map")]
+        forM_ rows $ \(suffix, _) -> writeFile (folder </> ("\233." <> suffix)) "content"
+        serving program folder [] $ \port -> mapM_ (typed port) rows
+        serving program folder ["--type", "Unknown=text/x-own", "--type", "toml=text/plain; charset=latin1", "--type", "map=application/x-map"] $ \port ->
+          mapM_ (typed port) (own <> filter ((`notElem` map fst own) . fst) rows),
+      testCase "hidden files are not served, except those of /.well-known" . inFolder $ \folder -> do
+        forM_ [".git", ".well-known"] $ \name -> createDirectory (folder </> name) >> writeFile (folder </> name </> "file") "content"
+        writeFile (folder </> ".users") "secret"
+        serving program folder ["--listing"] $ \port -> do
+          forM_ ["/.users", "/.git/file", "/.git/", "/sub/../.users", "/%2eusers"] $ \path -> get port path >>= (@?= 404) . status
+          get port "/.well-known/file" >>= answered 200 "content",
       testCase "--error-page: its text, the original status, no validators; HEAD has no body; a missing page changes nothing" . inFolder $ \folder -> do
         writeFile (folder </> "404.html") "<p>lost</p>"
         serving program folder ["--error-page", "404=/404.html", "--error-page", "405=/none.html"] $ \port -> do

@@ -29,23 +29,16 @@ import Control.Monad (guard, join)
 import Data.Bits ((.&.))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
-import qualified Data.ByteString.Char8 as C
-import Data.Char (toLower)
 import Data.Either (fromRight)
 import Data.Foldable (fold)
-import qualified Data.HashMap.Strict as H
 import Data.Int (Int64)
 import Data.List (intersperse)
-import qualified Data.Map.Strict as M
-import Data.Maybe (catMaybes, fromMaybe)
-import qualified Data.Text.Encoding as T
-import qualified Data.Text.Encoding.Error as T
+import Data.Maybe (catMaybes)
 import Data.Time.Clock.POSIX (getPOSIXTime)
 import Foreign.C.Error
 import GHC.IO.Exception (IOException (ioe_errno))
 import Network.HTTP.Date (HTTPDate, formatHTTPDate)
 import Network.HTTP.Types.Header
-import Network.Mime (defaultMimeLookup, defaultMimeMap, defaultMimeType)
 import Network.Wai (Request, Response, ResponseReceived)
 import qualified Weft.AccessLog.Put as P
 import Weft.Core.Time (Instant)
@@ -54,6 +47,7 @@ import Weft.Http.Conditional (EntityTag (..), Validators (..), fileDate, tagFiel
 import Weft.Static.Compress
 import Weft.Static.Digest (digest)
 import Weft.Static.Folders
+import Weft.Static.MediaType
 import Weft.Static.OpenFiles (OpenFiles)
 
 -- | A folder that is served.
@@ -64,6 +58,7 @@ data DocumentRoot = DocumentRoot
     rootFolders :: !Folders,
     -- | Fields added to every response with a file.
     rootHeaders :: !ResponseHeaders,
+    rootTypes :: !MediaTypes,
     -- | Text files up to this many bytes are compressed; 0 disables compression.
     rootCompress :: !Int,
     -- | How many files may stay open.
@@ -198,7 +193,7 @@ resource root path coding status date racy body =
       resourceStatus = status,
       resourceRacy = racy,
       resourceHeaders =
-        [ (hContentType, mimeOf path),
+        [ (hContentType, mediaTypeOf (rootTypes root) path),
           (hContentLength, P.putString 20 (P.decimal (fromInteger size))),
           (hETag, fold (tagField tag)),
           (hLastModified, formatHTTPDate date),
@@ -236,30 +231,6 @@ tagOf coding numbers = P.putString 80 (quote <> mconcat (intersperse dash (map (
     quote = P.byte 0x22
     dash = P.byte 0x2d
     coded c = dash <> P.bytes (codingName c)
-
--- | The media type of a file by its name, with the character encoding for text.
-mimeOf :: ByteString -> ByteString
-mimeOf path
-  | B.any (>= 0x80) name = charset (defaultMimeLookup (T.decodeUtf8With T.lenientDecode name))
-  | otherwise = go (C.map toLower name)
-  where
-    name = snd (C.breakEnd (== '/') path)
-    -- Like defaultMimeLookup: the longest known suffix.
-    go text
-      | B.null ending = charset defaultMimeType
-      | otherwise = fromMaybe (go ending) (H.lookup ending mimeTypes)
-      where
-        ending = B.drop 1 (C.dropWhile (/= '.') text)
-
--- | Media types by suffix.
-mimeTypes :: H.HashMap ByteString ByteString
-mimeTypes = H.fromList [(T.encodeUtf8 ending, charset t) | (ending, t) <- M.toList defaultMimeMap]
-{-# NOINLINE mimeTypes #-}
-
-charset :: ByteString -> ByteString
-charset t
-  | "text/" `B.isPrefixOf` t || t `elem` ["application/javascript", "application/json", "image/svg+xml"] = t <> "; charset=utf-8"
-  | otherwise = t
 
 -- | Check that a path still leads to the file of the resource, with the same variants and no other. Returns the instant
 -- at which that was true.

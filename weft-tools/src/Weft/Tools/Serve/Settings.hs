@@ -63,6 +63,8 @@ data Settings = Settings
     index :: [ByteString],
     listing :: Bool,
     headers :: [Header],
+    -- | Media types by suffix.
+    types :: [(ByteString, ByteString)],
     -- | By status, the path of the page.
     errorPages :: [(Int, ByteString)],
     fallback :: Maybe ByteString,
@@ -110,6 +112,7 @@ defaults =
       index = ["index.html", "index.htm"],
       listing = False,
       headers = [],
+      types = [],
       errorPages = [],
       fallback = Nothing,
       redirects = [],
@@ -172,7 +175,7 @@ groupTitle group = case group of
 -- | All settings, in the order of the help.
 table :: [Setting]
 table =
-  [ live Where "folder" (Argument "DIR") "The folder to serve" $
+  [ live Where "folder" (Argument "DIR") "The folder to serve. Files and folders whose names begin with a dot are neither served nor listed, except /.well-known" $
       one filled (\v s -> s {folder = Just v}),
     fixed Where "host" (One "HOST") "Address to listen on; '*' means every address of this machine, open to the network (127.0.0.1)" $
       one filled (\v s -> s {host = v}),
@@ -206,6 +209,8 @@ table =
       switch (\v s -> s {listing = v}),
     live What "header" (Many "FIELD") "Field to add to every response of the site, as 'Name: value'; to those with status 2xx and 304 only if it is about the file: Content-Type, Content-Language, Content-Disposition, Expires, and Cache-Control, CDN-Cache-Control and Surrogate-Control without no-store and no-cache. Content-Type, Cache-Control, Server and Access-Control-Allow-Origin replace the server's own; fields that describe a file or the connection are refused" $
       several headerField (\v s -> s {headers = v}),
+    live What "type" (Many "SUFFIX=TYPE") "Media type (Content-Type) of files whose names end so, as map=application/json; others have the type that their suffix is known for" $
+      distinct " are for the same suffix" ((==) `on` fst) mediaType (\v s -> s {types = v}),
     live What "error-page" (Many "STATUS=PATH") "Page to send with this status, 400 or higher, as 404=/404.html. Requests that are refused before a host is chosen get the built-in text: 400, 414, 417, 431, 501 and 505 for what is not valid HTTP or above a limit, 421 for a host that is not known, 429" $
       distinct " are for the same status" ((==) `on` fst) errorPage (\v s -> s {errorPages = v}),
     live What "fallback" (Optional "PATH") "File to send, with status 200, for every path that does not exist, except below /.well-known/acme-challenge/; single-page applications use /index.html (none)" $

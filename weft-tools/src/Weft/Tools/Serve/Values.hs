@@ -19,6 +19,7 @@ module Weft.Tools.Serve.Values
     headerField,
     anyField,
     errorPage,
+    mediaType,
     sitePath,
     corsOrigin,
     Redirect (..),
@@ -114,6 +115,18 @@ errorPage :: Reader (Int, ByteString)
 errorPage text = case break (== '=') text of
   (digits, '=' : path) | length digits == 3, Just n <- readMaybe digits, n >= 400, n <= 599 -> (,) n <$> sitePath path
   _ -> Left ("expected a status from 400 to 599 and a path, as 404=/404.html, not " <> show text)
+
+-- | @map=application\/json@: the suffix of a file's name, and its media type (RFC 9110, 8.3.1).
+mediaType :: Reader (ByteString, ByteString)
+mediaType text = case break (== '=') text of
+  (suffix, '=' : value)
+    | not (null suffix), not ("." `isPrefixOf` suffix), all (\c -> c /= '/' && not (isControl c || isSpace c)) suffix, named (takeWhile (/= ';') value), not (any isControl value) -> Right (utf8 suffix, utf8 value)
+  _ -> Left ("expected the suffix of a name, without a dot in front, and a media type, as map=application/json, not " <> show text)
+  where
+    named t = case break (== '/') (reverse (dropWhile (== ' ') (reverse t))) of
+      (kind, '/' : rest) -> token kind && token rest
+      _ -> False
+    token t = not (null t) && all (\c -> c < '\128' && (isAlphaNum c || c `elem` ("!#$&-^_.+" :: String))) t
 
 -- | A path of the site, as in a request: without a query.
 sitePath :: Reader ByteString
