@@ -19,9 +19,9 @@ import qualified Insight
 import qualified Listening
 import qualified ManualPage
 import qualified Measuring
+import qualified Names
 import Network.Socket (PortNumber)
 import Network.Socket.ByteString (recv, sendAll)
-import qualified Names
 import qualified NotReading
 import qualified Operating
 import qualified Passwords

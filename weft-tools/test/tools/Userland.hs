@@ -158,7 +158,7 @@ fetching program folder =
     testCase "--insecure is named if a certificate is not accepted, and not if the server does not speak TLS" $ do
       let file name = folder </> name
       _ <- callSilently "openssl" ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-keyout", file "get-key.pem", "-out", file "get.pem"]
-      weft program [] ["serve", folder, "--port", "0", "--certificate", file "get.pem", "--key", file "get-key.pem"] $ \p -> do
+      weft program [] ["serve", folder, "--port", "0", "--metrics", "loopback", "--certificate", file "get.pem", "--key", file "get-key.pem"] $ \p -> do
         port <- portOf p
         (code, out) <- outcome program [] ["get", "https://localhost:" <> show port <> "/"]
         code @?= ExitFailure 1
@@ -173,7 +173,7 @@ fetching program folder =
       let file name = folder </> name
           names = "subjectAltName=DNS:localhost,IP:127.0.0.1"
       _ <- callSilently "openssl" ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext", names, "-keyout", file "ca-key.pem", "-out", file "ca.pem"]
-      weft program [] ["serve", folder, "--port", "0", "--certificate", file "ca.pem", "--key", file "ca-key.pem"] $ \p -> do
+      weft program [] ["serve", folder, "--port", "0", "--metrics", "loopback", "--certificate", file "ca.pem", "--key", file "ca-key.pem"] $ \p -> do
         port <- portOf p
         forM_ ["localhost", "127.0.0.1"] $ \host -> do
           let url = "https://" <> host <> ":" <> show port
