@@ -20,6 +20,12 @@ module Lone
     established,
     says,
     bytesAt,
+
+    -- * An Ethernet link by hand
+    onLink,
+    withStackOnLink,
+    ours,
+    station,
   )
 where
 
@@ -33,7 +39,10 @@ import Test.Tasty.HUnit
 import Weft.Tcp
 import Weft.Tcp.Core (millis, secs)
 import Weft.Tcp.Device
+import Weft.Tcp.Device.Tap
 import Weft.Tcp.Stack.Input (arriveBatch)
+import Weft.Tcp.Wire.Address (HardwareAddress (..))
+import Weft.Tcp.Wire.Ethernet
 import Weft.Tcp.Wire.Options
 import qualified Weft.Tcp.Wire.Packet as Packet
 import Weft.Tcp.Wire.Segment (Flags, Segment (..), ack, syn)
@@ -59,8 +68,11 @@ withLone :: (StackSettings -> StackSettings) -> (Stack -> IO [B.ByteString] -> I
 withLone change act = do
   out <- newIORef []
   blocked <- newEmptyMVar
-  let device = Device "none" 1500 False [Queue (takeMVar blocked) (\_ parts -> atomicModifyIORef' out (\l -> (B.concat parts : l, ())))] (pure ())
+  let device = Device "none" 1500 False [Queue (takeMVar blocked) (into out)] (pure ())
   withStack (change (quick [addressB])) device (\st -> act st (atomicModifyIORef' out (\l -> ([], reverse l))))
+
+into :: IORef [B.ByteString] -> Offload -> [B.ByteString] -> IO ()
+into out _ parts = atomicModifyIORef' out (\l -> (B.concat parts : l, ()))
 
 synFrom :: Int -> Segment
 synFrom n = Segment (fromIntegral n * 7919) 0 syn 65535 0 (Options (Just 1460) (Just 7) True (Just (Timestamps 5 0)) []) []
@@ -107,3 +119,36 @@ bytesAt p at f body = packetFrom addressA (peerPort p) (Segment (peerNext p + at
 -- | Pass such a segment to the stack.
 says :: Stack -> Peer -> Word32 -> Flags -> B.ByteString -> IO ()
 says st p at f body = arriveBatch st [bytesAt p at f body]
+
+-- An Ethernet link --------------------------------------------------------------------------
+
+-- | A TAP device without a kernel: the device, an action that receives a frame from a station, and one that gives the
+-- frames sent.
+tapByHand :: [Address] -> IO (Device, HardwareAddress -> EtherType -> B.ByteString -> IO [Incoming], IO [B.ByteString])
+tapByHand own = do
+  arriving <- newIORef []
+  out <- newIORef []
+  tap <- overFrames (tapNamed "none" own) {tapHardware = ours} (Device "none" 1514 False [Queue (atomicModifyIORef' arriving (\l -> ([], l))) (into out)] (pure ()))
+  let hears from kind body = do
+        writeIORef arriving [Incoming (encodeFrame (Frame ours from kind body)) False True]
+        concat <$> mapM receiveBatch (deviceQueues tap)
+  pure (tap, hears, atomicModifyIORef' out (\l -> ([], reverse l)))
+
+-- | Such a device alone.
+onLink :: [Address] -> ((HardwareAddress -> EtherType -> B.ByteString -> IO ()) -> IO [B.ByteString] -> IO a) -> IO a
+onLink own act = do
+  (_, hears, sent) <- tapByHand own
+  act (\from kind body -> () <$ hears from kind body) sent
+
+-- | Such a device with a stack.
+withStackOnLink :: [Address] -> ((HardwareAddress -> EtherType -> B.ByteString -> IO ()) -> IO [B.ByteString] -> IO a) -> IO a
+withStackOnLink own act = do
+  (tap, hears, sent) <- tapByHand own
+  blocked <- newEmptyMVar
+  withStack (quick own) tap {deviceMtu = 1500, deviceQueues = [Queue (takeMVar blocked) (sendPacket q) | q <- deviceQueues tap]} $ \st ->
+    act (\from kind body -> hears from kind body >>= arriveBatch st) sent
+
+-- | The link-layer addresses of the device, and of a station.
+ours, station :: HardwareAddress
+ours = HardwareAddress 0x020000000001
+station = HardwareAddress 0x020000000002

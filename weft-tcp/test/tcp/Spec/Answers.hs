@@ -16,7 +16,6 @@ import Test.Tasty.HUnit
 import Weft.Tcp
 import Weft.Tcp.Core (Env (..), Instant (..))
 import Weft.Tcp.Device
-import Weft.Tcp.Device.Tap
 import Weft.Tcp.Operation (beginConnect, tryConnected)
 import Weft.Tcp.Stack (stackEnv)
 import Weft.Tcp.Stack.Expiry (expireAt)
@@ -186,28 +185,11 @@ others = [V4 (0x0a0a0a00 + n) | n <- [1 .. 10]]
 
 -- An Ethernet link --------------------------------------------------------------------------
 
--- | A TAP device without a kernel: an action that receives a frame from a station, and one that gives the frames sent.
-onLink :: [Address] -> ((HardwareAddress -> EtherType -> B.ByteString -> IO ()) -> IO [B.ByteString] -> IO a) -> IO a
-onLink own act = do
-  arriving <- newIORef []
-  out <- newIORef []
-  let raw = Device "none" 1514 False [Queue (atomicModifyIORef' arriving (\l -> ([], l))) (\_ parts -> atomicModifyIORef' out (\l -> (B.concat parts : l, ())))] (pure ())
-  tap <- overFrames (tapNamed "none" own) {tapHardware = ours} raw
-  let hears from kind body = do
-        writeIORef arriving [Incoming (encodeFrame (Frame ours from kind body)) False True]
-        mapM_ receiveBatch (deviceQueues tap)
-  act hears (atomicModifyIORef' out (\l -> ([], reverse l)))
-
-ours, station, station' :: HardwareAddress
-ours = HardwareAddress 0x020000000001
-station = HardwareAddress 0x020000000002
-station' = HardwareAddress 0x020000000003
-
 arps :: Assertion
 arps = onLink [addressB] $ \hears sent -> do
   let asks from a = hears from typeArp (encodeArp (Arp ArpRequest from a (HardwareAddress 0) addressB))
   answersTo 1000 sent (asks station addressA) >>= limitedTo 10 10
-  asks station' (V4 0x0a000003)
+  asks (HardwareAddress 0x020000000003) (V4 0x0a000003)
   sent >>= (@?= 1) . length
 
 solicitations :: Assertion

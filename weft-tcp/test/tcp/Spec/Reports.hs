@@ -15,11 +15,16 @@ import Test.Tasty.HUnit
 import Weft.Tcp (StackSettings (..), abort, accept, connections, listen, send)
 import Weft.Tcp.Core
 import Weft.Tcp.Core.Emit (resetFor)
+import Weft.Tcp.Core.Scoreboard (boardSize)
+import Weft.Tcp.Core.State (Loss (..), inFlight, loss, outstanding)
 import Weft.Tcp.Device (Incoming (..))
 import Weft.Tcp.Operation (beginConnect, tryConnected)
 import Weft.Tcp.Stack.Input (arriveBatch)
 import Weft.Tcp.Wire.Address
+import Weft.Tcp.Wire.Ethernet
+import qualified Weft.Tcp.Wire.IPv6 as V6
 import qualified Weft.Tcp.Wire.Icmp as Icmp
+import qualified Weft.Tcp.Wire.Icmp6 as Icmp6
 import Weft.Tcp.Wire.Options
 import qualified Weft.Tcp.Wire.Packet as Packet
 import Weft.Tcp.Wire.Segment
@@ -33,7 +38,8 @@ tests =
       testGroup "windows" windows,
       testGroup "closing" closing,
       testGroup "resets" resets,
-      testGroup "handshakes" handshakes
+      testGroup "handshakes" handshakes,
+      testGroup "links" links
     ]
 
 timing :: [TestTree]
@@ -91,10 +97,39 @@ windows =
       p <- established st sent 4000 1000
       sock <- accept l
       arriveBatch st [packetFrom addressA 4001 (Segment 77 88 (fin <> ack) 63 0 noOptions [])]
-      map flags <$> segments sent >>= (@?= [rst])
+      segments sent >>= (@?= [rst]) . map flags
       send sock noDeadline (B.replicate 400 7)
-      map payloadLength <$> segments sent >>= (@?= [400])
+      segments sent >>= (@?= [400]) . map payloadLength
       peerPort p @?= 4000,
+    testCase "the window that an answer to a probe announces avoids silly windows" $ do
+      let cf = cfg {receiveBuffer = 4000}
+          (t1, _) = got cf (baseWith cf) (plain 1001 501 (replicate 4000 'x'))
+          (t2, out2) = on cf t1 (UserReceive 100)
+          (t3, out3) = got cf t2 (plain 5001 501 "y")
+          (_, out4) = on cf t3 (UserReceive 2000)
+      -- A hundred bytes are less than a segment, and than half of the buffer.
+      map window (out2 ++ out3) @?= [0]
+      map window out4 @?= [2100],
+    testCase "what was reported before it was acknowledged does not count as in flight for ever" $ do
+      let cf = cfg {sendBuffer = 100000}
+          block a b = noOptions {sackBlocks = [SackBlock a b]}
+          round' (t, at') _ =
+            let (t1, out) = on cf t (UserSend [B.replicate 4380 7])
+                (t2, _) = got cf t1 (plain 1001 at' "") {options = block (at' + 1460) (at' + 2920), window = 60000}
+                (t3, _) = got cf t2 (plain 1001 (at' + 4380) "") {window = 60000}
+             in (if length out < 3 then error "too few segments" else t3, at' + 4380)
+          (end, _) = foldl' round' (fst (got cf (baseWith cf) (plain 1001 501 "") {window = 60000}), 501) [1 .. 50 :: Int]
+      (inFlight (c end), outstanding (c end), boardSize (board (loss (c end)))) @?= (0, 0, 0),
+    testCase "a window that shrinks to zero while data is in flight: probes go on, and all is sent once it opens" $ do
+      let (t1, _) = does base (UserSend [B.replicate 7300 7])
+          (t2, _) = hears t1 (plain 1001 1961 "") {window = 0}
+          (t3, probes) = sleepFor cfg 30000000 t2
+          (t4, _) = hears t3 (plain 1001 1961 "") {window = 10000}
+          (t5, more) = sleepFor cfg 5000000 t4
+      assertBool (show (length probes)) (length probes >= 3)
+      let end = maximum [seqNumber s + fromIntegral (payloadLength s) | s <- more ++ probes]
+      end @?= 7801
+      is (fst (hears t5 (plain 1001 7801 ""))) Established,
     testCase "a window of one byte, and then of zero, stops no transfer" $ do
       let (t0, _) = hears base (plain 1001 501 "") {window = 1}
           (t1, _) = does t0 (UserSend [B.replicate 10 7])
@@ -196,6 +231,59 @@ handshakes =
       content t2 @?= C.pack "abc"
       is t2 CloseWait
   ]
+
+links :: [TestTree]
+links =
+  [ testCase "the answer to the first echo request waits for its neighbour" . withStackOnLink [addressB] $ \hears' sent -> do
+      hears' station typeIPv4 (echoFrom addressA addressB)
+      asked <- sent
+      [arpOperation a | b <- asked, Right f <- [decodeFrame b], Right a <- [decodeArp (frameBody f)]] @?= [ArpRequest]
+      hears' station typeArp (encodeArp (Arp ArpReply station addressA ours addressB))
+      sent >>= (@?= [20 + 16]) . map (B.length . B.drop 14),
+    testCase "echo requests to all hosts, or from all hosts, are not answered" . withStackOnLink [addressB] $ \hears' sent -> do
+      forM_ [(addressA, V4 0xffffffff), (addressA, V4 0xe0000001), (V4 0xffffffff, addressB), (V4 0xe0000001, addressB), (V4 0, addressB)] $ \(from, to) ->
+        hears' station typeIPv4 (echoFrom from to)
+      sent >>= (@?= []),
+    testCase "packets for a neighbour that is not there: a request in a second" . withStackOnLink [addressB] $ \hears' sent -> do
+      replicateM_ 200 (hears' station typeIPv4 (echoFrom addressA addressB))
+      out <- sent
+      assertBool (show (length out)) (length out <= 3),
+    testCase "an advertisement to all nodes answers nobody's solicitation (RFC 4861, section 7.1.2)" . withStackOnLink [own] $ \hears' sent -> do
+      let nd from to m = hears' station typeIPv6 (V6.encode (V6.plain 58 from to) {V6.hopLimit = 255} (Icmp6.encode from to m))
+          echo6 = hears' station typeIPv6 (V6.encode (V6.plain 58 peer own) (Icmp6.encode peer own (Icmp6.EchoRequest 1 2 (B.replicate 8 7))))
+      echo6
+      void sent
+      nd peer (V6 0xff02000000000000 1) (Icmp6.NeighbourAdvertisement False True True peer (Just station))
+      sent >>= (@?= [])
+      nd peer own (Icmp6.NeighbourAdvertisement False True True peer (Just station))
+      sent >>= (@?= 1) . length,
+    testCase "a solicitation from no address comes without a link-layer address, and to its target's group (RFC 4861, section 7.1.1)" . withStackOnLink [own] $ \hears' sent -> do
+      let answers to from = do
+            hears' station typeIPv6 (V6.encode (V6.plain 58 (V6 0 0) to) {V6.hopLimit = 255} (Icmp6.encode (V6 0 0) to (Icmp6.NeighbourSolicitation own from)))
+            length <$> sent
+      found <- sequence [answers to from | (to, from) <- [(solicitedNode own, Just station), (own, Nothing), (solicitedNode own, Nothing)]]
+      found @?= [0, 0, 1],
+    testCase "IPv6 fragments of impossible sizes are reported (RFC 8200, section 4.5)" . withLone (\s -> s {stackAddresses = [own]}) $ \st sent -> do
+      let told f n = do
+            let part = V6.encode (V6.plain 17 peer own) {V6.extensions = [V6.Extension 60 (B.pack [1, 4, 0, 0, 0, 0]), V6.FragmentHeader f]} (B.replicate n 7)
+            arriveBatch st [Incoming part False True]
+            out <- sent
+            pure [(code, at', quoted == part) | Right (Packet.Whole p) <- map Packet.decode out, Right (Icmp6.ParameterProblem code at' quoted) <- [Icmp6.decode own peer (Packet.packetBody p)]]
+      -- The payload length, and the fragment's offset.
+      told (V6.Fragment 1 True 7) 20 >>= (@?= [(0, 4, True)])
+      told (V6.Fragment 8191 False 7) 8 >>= (@?= [(0, 50, True)])
+      told (V6.Fragment 1 True 7) 16 >>= (@?= []),
+    testCase "fragments of hosts with the same identification are not joined" . withLone id $ \st sent -> do
+      let parts from = take 2 (Packet.fragment 68 7 (Packet.Packet from addressB 1 (Icmp.encode (Icmp.EchoRequest 1 2 (B.replicate 80 7)))))
+      forM_ (take 1 (parts addressA) ++ drop 1 (parts (V4 0x0a000005))) (\f -> arriveBatch st [Incoming f False True])
+      sent >>= (@?= [])
+      forM_ (drop 1 (parts addressA)) (\f -> arriveBatch st [Incoming f False True])
+      sent >>= (@?= 1) . length
+  ]
+  where
+    own = V6 0xfe80000000000000 1
+    peer = V6 0xfe80000000000000 2
+    echoFrom from to = Packet.encode (Packet.Packet from to 1 (Icmp.encode (Icmp.EchoRequest 1 2 (B.replicate 8 7))))
 
 -- | The segments that a stack has sent.
 segments :: IO [B.ByteString] -> IO [Segment]

@@ -19,6 +19,7 @@ import Control.Monad (forM_, unless, void, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.IORef
+import Data.Maybe (isNothing)
 import qualified Weft.Core.Time as Clock
 import Weft.Duration (Duration, seconds)
 import Weft.Sys (now)
@@ -111,8 +112,8 @@ arriveArp s cache out a = do
   when (arpOperation a == ArpRequest && toUs) . answering cache (senderAddress a) $
     out NoOffload [frameHeader (senderHardware a) (tapHardware s) typeArp, encodeArp (Arp ArpReply (tapHardware s) (targetAddress a) (senderHardware a) (senderAddress a))]
 
--- | Handle neighbour discovery; pass other packets on. Neighbour discovery packets must not have
--- been forwarded (RFC 4861, section 7.1: a hop limit of 255).
+-- | Handle neighbour discovery; pass other packets on. Neighbour discovery packets must be valid (RFC 4861, section 7.1):
+-- they have not been forwarded (a hop limit of 255), and an answer to a solicitation goes to one host.
 arrive6 :: TapSettings -> Cache -> Send -> Incoming -> IO [Incoming]
 arrive6 s cache out packet = case V6.decode (incomingPacket packet) of
   Right (h, payload)
@@ -121,13 +122,16 @@ arrive6 s cache out packet = case V6.decode (incomingPacket packet) of
       Nothing <- V6.objection h,
       Right m <- Icmp6.decode (V6.source6 h) (V6.destination6 h) payload ->
       case m of
-        Icmp6.NeighbourSolicitation target from | V6.hopLimit h == 255 -> do
-          forM_ from (learn s cache out (announced (target `elem` tapAddresses s)) (V6.source6 h))
-          when (target `elem` tapAddresses s) (answering cache (V6.source6 h) (advertise (V6.source6 h) target))
-          pure []
+        Icmp6.NeighbourSolicitation target from
+          | V6.hopLimit h == 255 -> do
+            -- From no address it is one of duplicate address detection.
+            when (isUnicast (V6.source6 h) || V6.destination6 h == solicitedNode target && isNothing from) $ do
+              forM_ from (learn s cache out (announced (target `elem` tapAddresses s)) (V6.source6 h))
+              when (target `elem` tapAddresses s) (answering cache (V6.source6 h) (advertise (V6.source6 h) target))
+            pure []
         Icmp6.NeighbourAdvertisement _ solicited overrides target from
           | V6.hopLimit h == 255 -> do
-            when (isUnicast target && maybe True isStation from) $ do
+            when (isUnicast target && maybe True isStation from && (isUnicast (V6.destination6 h) || not solicited)) $ do
               t <- now
               used <- atomicModifyIORef' (neighbours cache) (advertised (tapReachableTime s) solicited overrides t target from)
               forM_ used (\(hw, waiting) -> mapM_ (sendFrame s out hw) waiting)

@@ -77,6 +77,7 @@ part6 b (h, body)
   | otherwise = case [f | V6.FragmentHeader f <- V6.extensions h] of
     f : _
       | V6.offset6 f == 0 && V6.more6 f && not (V6.holdsHeaders proto body) -> Left Truncated
+      | isUneven f body || isTooFar f body -> Left BadLength
       | V6.more6 f || V6.offset6 f /= 0 -> Right (Fragment (key f) (piece f))
     _ -> Right (Whole (Packet src dst proto body))
   where
@@ -85,10 +86,20 @@ part6 b (h, body)
     proto = V6.protocol6 h
     key f = Fragments.Key src dst proto (V6.identification6 f)
     piece f = Fragments.Piece (fromIntegral (V6.offset6 f) * 8) (V6.more6 f) body headers
-    headers = B.take (40 + fromIntegral (word16At b 4) - B.length body) b
+    headers = B.take (headersSize b body) b
     -- At the end of its route a routing header of any type is ignored (RFC 8200, section 4.4; RFC 5095, section 3).
     routesBySource (V6.Extension 43 r) = word8At r 1 /= 0
     routesBySource _ = False
+
+-- | The number of bytes in front of the body of an IPv6 packet.
+headersSize :: ByteString -> ByteString -> Int
+headersSize b body = 40 + fromIntegral (word16At b 4) - B.length body
+
+-- | Whether a fragment of IPv6 that is not the last one ends within eight bytes, or one ends beyond the largest packet
+-- (RFC 8200, section 4.5).
+isUneven, isTooFar :: V6.Fragment -> ByteString -> Bool
+isUneven f body = V6.more6 f && B.length body .&. 7 /= 0
+isTooFar f body = fromIntegral (V6.offset6 f) * 8 + B.length body > 65535
 
 -- | The packet with the payload of joined fragments, given their key. 'Left' is an IPv6 packet whose further extension
 -- headers (RFC 8200, section 4.5) are not decoded yet: its bytes, without the fragment headers.
@@ -105,18 +116,25 @@ data Problem = Problem !Address !Address !Word8 !Word32
   deriving (Eq, Show)
 
 -- | The problem of a packet that 'decode' has refused, if its sender is to be told: an unknown option (RFC 8200, section
--- 4.2), or a first fragment without all headers (RFC 7112, section 5). Packets with an ICMPv6 error are not answered
+-- 4.2), a first fragment without all headers (RFC 7112, section 5), or a fragment of an impossible size (RFC 8200, section
+-- 4.5). Packets with an ICMPv6 error are not answered
 -- (RFC 4443, section 2.4).
 parameterProblem :: ByteString -> Maybe Problem
 parameterProblem b = case V6.decode b of
   Right (h, body)
     | V6.protocol6 h == 58 && B.take 1 body < B.singleton 128 -> Nothing
-    | Just (V6.Objection at True) <- V6.objection h -> Just (Problem (V6.source6 h) (V6.destination6 h) 2 (fromIntegral at))
+    | Just (V6.Objection at True) <- V6.objection h -> Just (problem h 2 (fromIntegral at))
     | Nothing <- V6.objection h,
-      or [V6.offset6 f == 0 && V6.more6 f | V6.FragmentHeader f <- V6.extensions h],
+      or [V6.offset6 f == 0 && V6.more6 f | f <- fragments h],
       not (V6.holdsHeaders (V6.protocol6 h) body) ->
-      Just (Problem (V6.source6 h) (V6.destination6 h) 3 0)
+      Just (problem h 3 0)
+    | Nothing <- V6.objection h, f : _ <- fragments h, isUneven f body -> Just (problem h 0 4)
+    -- The fragment's offset is two bytes behind the beginning of its header, which is the last one.
+    | Nothing <- V6.objection h, f : _ <- fragments h, isTooFar f body -> Just (problem h 0 (fromIntegral (headersSize b body - 6)))
   _ -> Nothing
+  where
+    problem h = Problem (V6.source6 h) (V6.destination6 h)
+    fragments h = [f | V6.FragmentHeader f <- V6.extensions h]
 
 -- | What a sender is told whose packet was not complete in time (RFC 1122, section 3.3.2; RFC 8200, section 4.5): Time
 -- Exceeded, with the first fragment. ICMP errors are not answered, nor what may be one (RFC 1122, section 3.2.2; RFC 4443,
