@@ -29,8 +29,11 @@ import qualified Weft.Timer as Timer
 -- | Call after adding an entry that expires. Sets a timer unless one is set. Does not block.
 expireLater :: Stack -> IO ()
 expireLater st = do
-  before <- atomicModifyIORef' (expiry st) (\s -> (if s == NothingExpires then TimerSet else s, s))
-  when (before == NothingExpires) (void (Timer.schedule (seconds 1) due))
+  -- In the other states the timer loop has not looked yet, so it will see the entry, which was added before.
+  seen <- readIORef (expiry st)
+  when (seen == NothingExpires) $ do
+    before <- atomicModifyIORef' (expiry st) (\s -> (if s == NothingExpires then TimerSet else s, s))
+    when (before == NothingExpires) (void (Timer.schedule (seconds 1) due))
   where
     -- Runs on a dispatcher, so it must not block.
     due = atomicWriteIORef (expiry st) ExpiryDue >> void (tryPutMVar (firedSignal st) ())
