@@ -321,8 +321,8 @@ floodFiltered = withLone (\s -> (onlyCookies s) {stackCookieRate = 1000}) $ \st 
   -- The client comes again. Others in between have used up what the rate allows.
   client
   again <- mapM (either assertFailure pure . decoded) =<< sent
-  -- It is known for two seconds at least; on a busy machine they may be over.
   late <- getMonotonicTime
+  -- It is known for two seconds at least; on a busy machine they may be over.
   when (late < known + 2) (map flags again @?= [syn <> Segment.ack])
 
 -- | More clients at once than the rate allows in 10 ms. Twenty times as many are too many.
@@ -380,8 +380,7 @@ forged = withLone onlyCookies $ \st sent -> do
   size <- tableSize st
   size @?= 0
   answers <- mapM (either (assertFailure . show) pure . decoded) =<< sent
-  -- The number of resets is limited ("Spec.Answers").
-  assertBool "resets" (all (Segment.has Segment.rst . flags) answers && length answers >= 100)
+  assertBool "resets, of which the number is limited" (all (Segment.has Segment.rst . flags) answers && length answers >= 100)
 
 cookieUnsent :: Assertion
 cookieUnsent = withLone onlyCookies $ \st _ -> do
