@@ -191,10 +191,11 @@ answerLimited env c answer = case spend outsideRate (now env) (outsideDue r) of
 outsideAck :: Env -> Conn -> (Conn, [Segment])
 outsideAck env c = answerLimited env c (fmap pure . emitAck env)
 
--- | The limit of 'challengeAck' and that of 'answerLimited'.
+-- | The limit of 'challengeAck'.
 challengeRate :: Config -> Rate
 challengeRate cfg = Rate (challengeLimit cfg) (secs 5 `div` fromIntegral (max 1 (challengeLimit cfg)))
 
+-- | The limit of 'answerLimited'.
 outsideRate :: Rate
 outsideRate = Rate 5 (millis 500)
 
