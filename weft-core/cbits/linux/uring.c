@@ -35,8 +35,9 @@ struct sync_cancel {
 /* Linux 4.14: the commands of membarrier(2) for the threads of one process. */
 enum { MEMBARRIER_EXPEDITED = 8, MEMBARRIER_REGISTER = 16 };
 
+/* On cache lines of its own: each manager uses its ring all the time. */
 struct weft_uring {
-  struct weft_ring ring;
+  _Alignas(128) struct weft_ring ring;
   pid_t maker;
 };
 
@@ -49,8 +50,9 @@ enum { QUEUED = 1, OVERFLOWN = 2, COMPLETED = 4, UNFINISHED = 8 };
 static const unsigned cooperative[] = {IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG, 0};
 
 int weft_uring_open(unsigned entries, unsigned completions, struct weft_uring **out) {
-  struct weft_uring *u = calloc(1, sizeof *u);
+  struct weft_uring *u = aligned_alloc(_Alignof(struct weft_uring), sizeof *u);
   if (!u) return -ENOMEM;
+  memset(u, 0, sizeof *u);
   int err = weft_ring_open(&u->ring, entries, completions, cooperative);
   if (err) {
     free(u);

@@ -10,8 +10,7 @@
 -- too. Outside of a simulation the operations simply take effect. With 'weakMemory' a read may return an old value, if
 -- the memory order that "Simulation.Memory" defines for the primitive operations allows it.
 --
--- Arrays of more than 'statistics' words are counters ("Weft.Core.Counters"). No behaviour depends on them, so using
--- them is not a scheduling point.
+-- No behaviour depends on the words of 'newStatistics', so using them is not a scheduling point.
 module Weft.Sys
   ( -- * References
     Ref,
@@ -26,6 +25,8 @@ module Weft.Sys
     -- * AtomicWords
     AtomicWords,
     newAtomicWords,
+    newOwnWords,
+    newStatistics,
     globalWords,
     readWord,
     writeWord,
@@ -44,6 +45,11 @@ module Weft.Sys
     writeBoxedArray,
     casBoxedArray,
     copyBoxedArray,
+    OwnRef,
+    newOwnRef,
+    readOwnRef,
+    writeOwnRef,
+    swapOwnRef,
 
     -- * MVars
     MVar,
@@ -69,6 +75,7 @@ module Weft.Sys
     yield,
     threadDelay,
     getNumCapabilities,
+    getNumProcessors,
     myCapability,
     forkGeneration,
     userEventsLogged,
@@ -188,24 +195,27 @@ data Words = Words !Object !Bool !(IOUArray Int Int) !(History Int)
 data AtomicWords = AtomicWords !Words | WordsOfRun !(Global Words)
 
 globalWords :: String -> Int -> AtomicWords
-globalWords name n = WordsOfRun (unsafePerformIO (newGlobal name (newWords n)))
+globalWords name n = WordsOfRun (unsafePerformIO (newGlobal name (newWords False n)))
 {-# NOINLINE globalWords #-}
 
 inPlace :: AtomicWords -> (Words -> IO b) -> IO b
 inPlace (AtomicWords ws) f = f ws
 inPlace (WordsOfRun g) f = ofThisRun g >>= f
 
--- | Longer arrays contain counters.
-statistics :: Int
-statistics = 16
-
 newAtomicWords :: Int -> IO AtomicWords
-newAtomicWords n = AtomicWords <$> newWords n
+newAtomicWords n = AtomicWords <$> newWords False n
 
-newWords :: Int -> IO Words
-newWords n = do
-  o <- newObjects (if n > statistics then 1 else n)
-  Words o (n > statistics) <$> newArray (0, n - 1) 0 <*> newHistory
+-- | The simulated memory has no cache lines.
+newOwnWords :: Int -> IO AtomicWords
+newOwnWords = newAtomicWords
+
+newStatistics :: Int -> IO AtomicWords
+newStatistics n = AtomicWords <$> newWords True n
+
+newWords :: Bool -> Int -> IO Words
+newWords counts n = do
+  o <- newObjects (if counts then 1 else n)
+  Words o counts <$> newArray (0, n - 1) 0 <*> newHistory
 
 -- | A scheduling point before an operation on a word, unless the word is a counter.
 using :: Words -> Int -> (Object -> Access) -> String -> IO ()
@@ -411,6 +421,20 @@ throwAside :: (Exception e) => ThreadId -> e -> IO ()
 throwAside (ThreadId n) = throwSoon n . toException
 
 -- | The capability is not simulated, and the label is ignored.
+type OwnRef = Ref
+
+newOwnRef :: a -> IO (OwnRef a)
+newOwnRef = newRef
+
+readOwnRef :: OwnRef a -> IO a
+readOwnRef = readRef
+
+writeOwnRef :: OwnRef a -> a -> IO ()
+writeOwnRef = writeRef
+
+swapOwnRef :: OwnRef a -> a -> IO a
+swapOwnRef = swapRef
+
 forkPinned :: Int -> String -> ((forall a. IO a -> IO a) -> IO ()) -> IO ThreadId
 forkPinned _ _ body = mask_ (ThreadId <$> spawn (body (withMasking AllIn)))
 
@@ -421,8 +445,9 @@ yield = giveWay
 threadDelay :: Int -> IO ()
 threadDelay us = virtualTime >>= \t -> sleepUntil (t + 1000 * fromIntegral us)
 
-getNumCapabilities, myCapability :: IO Int
+getNumCapabilities, getNumProcessors, myCapability :: IO Int
 getNumCapabilities = pure 1
+getNumProcessors = pure 1
 myCapability = pure 0
 
 -- | Processes are not forked, so this is constant. (A value that is global to a process is new in each run:

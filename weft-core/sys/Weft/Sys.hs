@@ -28,6 +28,8 @@ module Weft.Sys
     -- * AtomicWords: unboxed words shared between threads
     AtomicWords (..),
     newAtomicWords,
+    newOwnWords,
+    newStatistics,
     globalWords,
     readWord,
     writeWord,
@@ -46,6 +48,13 @@ module Weft.Sys
     writeBoxedArray,
     casBoxedArray,
     copyBoxedArray,
+
+    -- * References on cache lines of their own
+    OwnRef,
+    newOwnRef,
+    readOwnRef,
+    writeOwnRef,
+    swapOwnRef,
 
     -- * MVars
     MVar,
@@ -66,6 +75,7 @@ module Weft.Sys
     myThreadId,
     myCapability,
     getNumCapabilities,
+    getNumProcessors,
     yield,
     threadDelay,
     sameThread,
@@ -112,7 +122,7 @@ import Data.Word (Word32, Word8)
 import Foreign.Marshal.Alloc (allocaBytes)
 import Foreign.Storable (peek, peekByteOff, pokeByteOff)
 import GHC.Clock (getMonotonicTimeNSec)
-import GHC.Conc (BlockReason (..), ThreadStatus (..), getUncaughtExceptionHandler, labelThread, threadStatus)
+import GHC.Conc (BlockReason (..), ThreadStatus (..), getNumProcessors, getUncaughtExceptionHandler, labelThread, threadStatus)
 import GHC.Exts
 import GHC.IO (IO (..))
 import GHC.RTS.Flags (DoTrace (..), TraceFlags (..), getTraceFlags)
@@ -196,6 +206,21 @@ newAtomicWords (I# n) = IO $ \s -> case newByteArray# bytes s of
     s2 -> (# s2, AtomicWords a #)
   where
     !bytes = n *# 8#
+
+-- | Words that share no cache line with anything else, for those that one capability writes often: otherwise each write
+-- takes the line from the cores that use its other words. They are pinned, since a collection would put them
+-- beside what another capability writes. Processors fetch lines in pairs, so this is the unit.
+newOwnWords :: Int -> IO AtomicWords
+newOwnWords (I# n) = IO $ \s -> case newAlignedPinnedByteArray# bytes linePair s of
+  (# s1, a #) -> case setByteArray# a 0# bytes 0# s1 of
+    s2 -> (# s2, AtomicWords a #)
+  where
+    !linePair = 128#
+    !bytes = ((n *# 8# +# linePair -# 1#) `quotInt#` linePair) *# linePair
+
+-- | 'newOwnWords' for numbers that no code depends on: the simulated machine runs accesses to them in one order only.
+newStatistics :: Int -> IO AtomicWords
+newStatistics = newOwnWords
 
 -- | Words that are global to the process, like 'globalRef'.
 globalWords :: String -> Int -> AtomicWords
@@ -287,6 +312,41 @@ casBoxedArray (BoxedArray a) (I# i) old !new = IO $ \s -> case casArray# a i old
 copyBoxedArray :: BoxedArray a -> BoxedArray a -> IO ()
 copyBoxedArray (BoxedArray from) (BoxedArray to) = IO $ \s ->
   (# copyMutableArray# from 0# to 0# (sizeofMutableArray# from) s, () #)
+
+-- References on cache lines of their own -------------------------------------------
+
+-- | 'newOwnWords' for a boxed value: a reference that shares no cache line with anything else.
+--
+-- Objects of this size get whole blocks of the heap, 4 KiB, and are never moved. A small object cannot be kept apart:
+-- each write to a reference also writes the object's header, and a collection decides what lies before that.
+newtype OwnRef a = OwnRef (BoxedArray a)
+
+-- | A new reference with an initial value, which is evaluated, and which it keeps alive. Takes 4 KiB.
+newOwnRef :: a -> IO (OwnRef a)
+newOwnRef !a = OwnRef <$> newBoxedArray elements a
+  where
+    -- More than GHC's LARGE_OBJECT_THRESHOLD, 3276 bytes.
+    elements = 448
+
+-- | Read the value.
+readOwnRef :: OwnRef a -> IO a
+readOwnRef (OwnRef arr) = readBoxedArray arr 0
+{-# INLINE readOwnRef #-}
+
+-- | Replace the value, which is not evaluated.
+writeOwnRef :: OwnRef a -> a -> IO ()
+writeOwnRef (OwnRef arr) = writeBoxedArray arr 0
+{-# INLINE writeOwnRef #-}
+
+-- | Evaluate a value, replace the old one by it and return the old one, atomically.
+swapOwnRef :: OwnRef a -> a -> IO a
+swapOwnRef (OwnRef (BoxedArray arr)) !new = IO loop
+  where
+    loop s = case readArray# arr 0# s of
+      (# s1, old #) -> case casArray# arr 0# old new s1 of
+        (# s2, 0#, _ #) -> (# s2, old #)
+        (# s2, _, _ #) -> loop s2
+{-# INLINE swapOwnRef #-}
 
 -- Threads --------------------------------------------------------------------
 

@@ -50,7 +50,6 @@ module Weft.Prometheus
   )
 where
 
-import Control.Concurrent (getNumCapabilities)
 import Control.Monad (forM_)
 import Data.ByteString (ByteString)
 import Data.ByteString.Builder (doubleDec, toLazyByteString)
@@ -60,6 +59,7 @@ import Data.Int (Int64)
 import Network.HTTP.Types
 import Network.Wai
 import Weft.AccessLog (AccessLog, LogMetrics (..), logMetrics)
+import Weft.Core.Each (Each, everyOne, newEach, own)
 import Weft.Core.Time (Duration (..))
 import Weft.Exchange
 import Weft.File (DirectMetrics (..), RingMetrics (..), readDirectMetrics, readRingMetrics)
@@ -69,15 +69,14 @@ import Weft.Prometheus.Process
 import Weft.Prometheus.Text
 import Weft.Socket (SockAddr (..), hostAddress6ToTuple, hostAddressToTuple)
 import Weft.Static (CacheMetrics (..), Static, staticMetrics)
-import Weft.Sys (AtomicWords, BoxedArray, addWord, myCapability, newAtomicWords, newBoxedArray, readBoxedArray, readWord, sizeBoxedArray, writeBoxedArray)
+import Weft.Sys (AtomicWords, addWord, newOwnWords, readWord)
 import Weft.Watchdog (WatchdogMetrics (..), watchdogMetrics)
 
 -- Requests ---------------------------------------------------------------------------------
 
--- | Counters of requests: a block of words for each capability, padded on both sides so that no
--- two blocks share a cache line. The threads of a capability add to its block atomically,
--- since a thread can be moved to another capability. The counters only increase.
-newtype RequestCounters = RequestCounters (BoxedArray AtomicWords)
+-- | Counters of requests: a block of words for each capability. The threads of a capability add to its block
+-- atomically, since a thread can be moved to another capability. The counters only increase.
+newtype RequestCounters = RequestCounters (Each AtomicWords)
 
 -- | The words of a block.
 data Slot
@@ -96,41 +95,30 @@ data MethodClass = Get | Head | Options | Other
 
 -- | The index of a counter in its block.
 place :: Slot -> Int
-place slot =
-  pad + case slot of
-    Begun -> 0
-    Aborted -> 1
-    BodyBytes -> 2
-    Nanoseconds -> 3
-    Answers method status -> 4 + 5 * fromEnum method + status - 1
-    Took bucket -> 24 + bucket
-    Turned refusal -> 24 + length bounds + 1 + fromEnum refusal
+place slot = case slot of
+  Begun -> 0
+  Aborted -> 1
+  BodyBytes -> 2
+  Nanoseconds -> 3
+  Answers method status -> 4 + 5 * fromEnum method + status - 1
+  Took bucket -> 24 + bucket
+  Turned refusal -> 24 + length bounds + 1 + fromEnum refusal
 {-# INLINE place #-}
 
-pad :: Int
-pad = 8
-
 blockSize :: Int
-blockSize = place (Turned maxBound) + 1 + pad
+blockSize = place (Turned maxBound) + 1
 
 -- | Upper bounds of the durations, in seconds.
 bounds :: [Double]
 bounds = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60]
 
--- | Counters that are zero, with a block for each existing capability. Capabilities that are added later share these
--- blocks.
+-- | Counters that are zero.
 newRequestCounters :: IO RequestCounters
-newRequestCounters = do
-  n <- getNumCapabilities
-  blocks <- newBoxedArray n =<< newAtomicWords 0
-  forM_ [0 .. n - 1] $ \i -> newAtomicWords blockSize >>= writeBoxedArray blocks i
-  pure (RequestCounters blocks)
+newRequestCounters = RequestCounters <$> newEach (newOwnWords blockSize)
 
 -- | The calling thread's block.
 ownBlock :: RequestCounters -> IO AtomicWords
-ownBlock (RequestCounters blocks) = do
-  capability <- myCapability
-  readBoxedArray blocks (capability `rem` sizeBoxedArray blocks)
+ownBlock (RequestCounters blocks) = own blocks
 {-# INLINE ownBlock #-}
 
 add :: AtomicWords -> Slot -> Int -> IO ()
@@ -177,7 +165,7 @@ countRefusal counters refusal = ownBlock counters >>= \block -> add block (Turne
 -- | The metrics of requests.
 requestFamilies :: RequestCounters -> IO [Family]
 requestFamilies (RequestCounters blocks) = do
-  all' <- mapM (readBoxedArray blocks) [0 .. sizeBoxedArray blocks - 1]
+  all' <- everyOne blocks
   let get slot = sum <$> mapM (`readWord` place slot) all'
   -- Completed requests are read before those that have begun, so that the number in flight is never negative.
   counts <- mapM (\(m, s) -> (,) (m, s) <$> get (Answers m s)) [(m, s) | m <- [minBound ..], s <- [1 .. 5]]

@@ -1,6 +1,6 @@
 -- |
--- The counters of an event manager. Each manager has its own block of
--- words, so counting never moves a cache line between cores. Any thread may read them at any time,
+-- The counters of an event manager. Each manager has words of its own, on cache lines of their own,
+-- so counting never moves a cache line between cores. Any thread may read them at any time,
 -- without stopping others.
 module Weft.Core.Counters
   ( Counters,
@@ -40,15 +40,12 @@ data Counter
     Descriptors
   deriving (Eq, Ord, Show, Enum, Bounded)
 
--- | A block of counters, padded on both sides so that no other object shares its cache lines.
+-- | A word for each counter.
 newtype Counters = Counters AtomicWords
-
-pad :: Int
-pad = 8
 
 -- | All zero.
 newCounters :: IO Counters
-newCounters = Counters <$> newAtomicWords (2 * pad + fromEnum (maxBound :: Counter) + 1)
+newCounters = Counters <$> newStatistics (fromEnum (maxBound :: Counter) + 1)
 
 -- | Count one; only for the thread that runs the manager.
 count :: Counters -> Counter -> IO ()
@@ -57,7 +54,7 @@ count c k = countBy c k 1
 
 -- | Count several; only for the thread that runs the manager.
 countBy :: Counters -> Counter -> Int -> IO ()
-countBy (Counters c) k = bumpWord c (pad + fromEnum k)
+countBy (Counters c) k = bumpWord c (fromEnum k)
 {-# INLINE countBy #-}
 
 -- | Count one, from any thread. For each counter either this or 'count' is used, not both.
@@ -67,9 +64,9 @@ countShared c k = countSharedBy c k 1
 
 -- | Add a number, which may be negative, from any thread.
 countSharedBy :: Counters -> Counter -> Int -> IO ()
-countSharedBy (Counters c) k n = () <$ addWord c (pad + fromEnum k) n
+countSharedBy (Counters c) k n = () <$ addWord c (fromEnum k) n
 {-# INLINE countSharedBy #-}
 
 -- | The present value. Any thread may read it.
 readCounter :: Counters -> Counter -> IO Int
-readCounter (Counters c) k = peekWord c (pad + fromEnum k)
+readCounter (Counters c) k = peekWord c (fromEnum k)

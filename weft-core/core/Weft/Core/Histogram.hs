@@ -23,19 +23,17 @@ import Data.Int (Int64)
 import Weft.Core.Time (Duration (..))
 import Weft.Sys
 
--- | The words, padded on both sides as 'Weft.Core.Counters.Counters' are: the buckets, and the sum of what was
--- observed.
+-- | The words, on cache lines of their own: the buckets, and the sum of what was observed.
 newtype Histogram = Histogram AtomicWords
 
-pad, firstPower, lastPower, bucketCount :: Int
-pad = 8
+firstPower, lastPower, bucketCount :: Int
 firstPower = 10
 lastPower = 34
 bucketCount = lastPower - firstPower + 2
 
 -- | All zero.
 newHistogram :: IO Histogram
-newHistogram = Histogram <$> newAtomicWords (2 * pad + bucketCount + 1)
+newHistogram = Histogram <$> newStatistics (bucketCount + 1)
 
 -- | The upper ends of all buckets but the last, which has none: 2^10 ns (a microsecond), 2^11 ns, and so on up to
 -- 2^34 ns (17 s). A duration that equals an end is below it.
@@ -52,15 +50,15 @@ bucketOf ns
 -- | Count a duration; only for the thread that runs the manager.
 observe :: Histogram -> Duration -> IO ()
 observe (Histogram w) (Duration ns) = do
-  bumpWord w (pad + bucketOf ns) 1
-  bumpWord w (pad + bucketCount) (fromIntegral ns)
+  bumpWord w (bucketOf ns) 1
+  bumpWord w bucketCount (fromIntegral ns)
 {-# INLINE observe #-}
 
 -- | Count a duration, from any thread.
 observeShared :: Histogram -> Duration -> IO ()
 observeShared (Histogram w) (Duration ns) = do
-  _ <- addWord w (pad + bucketOf ns) 1
-  () <$ addWord w (pad + bucketCount) (fromIntegral ns)
+  _ <- addWord w (bucketOf ns) 1
+  () <$ addWord w bucketCount (fromIntegral ns)
 
 -- | The contents of a histogram.
 data HistogramCounts = HistogramCounts
@@ -73,7 +71,7 @@ data HistogramCounts = HistogramCounts
 -- | The present counts.
 readHistogram :: Histogram -> IO HistogramCounts
 readHistogram (Histogram w) =
-  HistogramCounts <$> mapM (\i -> peekWord w (pad + i)) [0 .. bucketCount - 1] <*> (Duration . fromIntegral <$> peekWord w (pad + bucketCount))
+  HistogramCounts <$> mapM (peekWord w) [0 .. bucketCount - 1] <*> (Duration . fromIntegral <$> peekWord w bucketCount)
 
 -- | The counts of an empty histogram.
 noCounts :: HistogramCounts

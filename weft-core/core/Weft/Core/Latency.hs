@@ -45,7 +45,7 @@ period = 64
 -- | No measurements yet. The first batch will be measured.
 newLatency :: IO Latency
 newLatency = do
-  w <- newAtomicWords 2
+  w <- newOwnWords 2
   writeWord w wordStamp asArmed
   Latency w <$> newHistogram
 

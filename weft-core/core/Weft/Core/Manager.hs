@@ -132,14 +132,14 @@ newManager index registry queue orphaned makeBackend = do
   backend <- reserving registry backendDescriptors makeBackend
   timers <- newTimers queue
   wake <- newWake
-  hint <- newAtomicWords 1
+  hint <- newOwnWords 1
   counters <- newCounters
   latency <- newLatency
   lateness <- newHistogram
   heartbeat <- newHeartbeat index
   eventLog <- openEventLog
-  state <- newAtomicWords 2
-  users <- (\ws -> UseCount ws 0 0) <$> newAtomicWords 1
+  state <- newOwnWords 2
+  users <- (\ws -> UseCount ws 0 0) <$> newOwnWords 1
   unused <- newEmptyMVar
   generation <- forkGeneration
   runner <- newRef Nothing

@@ -57,7 +57,7 @@ wordQueued = 2
 
 -- | An empty set of timers, with the queue that will hold them.
 newTimers :: Queue -> IO Timers
-newTimers q = (\inbox -> Timers inbox q) <$> newRef Empty <*> newAtomicWords 3
+newTimers q = (\inbox -> Timers inbox q) <$> newRef Empty <*> newOwnWords 3
 
 -- | The number of timers that may be in the inbox of a sleeping owner, or be cancelled, before it is woken. Without
 -- it a program that sets and cancels long timers would accumulate them.

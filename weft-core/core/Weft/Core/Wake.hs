@@ -46,7 +46,7 @@ newtype Wake = Wake AtomicWords
 
 -- | Awake.
 newWake :: IO Wake
-newWake = Wake <$> newAtomicWords 1
+newWake = Wake <$> newOwnWords 1
 
 asAwake, asNotified :: Int
 asAwake = 0

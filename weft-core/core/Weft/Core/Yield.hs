@@ -33,7 +33,7 @@ times = 4
 
 -- | The first turn measures.
 newChains :: IO Chains
-newChains = Chains <$> newAtomicWords (times + longest)
+newChains = Chains <$> newOwnWords (times + longest)
 
 -- | The turns from one measurement to the next.
 interval :: Int

@@ -19,7 +19,7 @@ import Data.IORef
 import qualified Data.IntMap.Strict as IntMap
 import Foreign.C.Error (Errno (..), eINTR)
 import Foreign.C.Types (CInt)
-import Foreign.Marshal.Alloc (allocaBytes, free, mallocBytes)
+import Foreign.Marshal.Alloc (allocaBytes, free)
 import Foreign.Ptr (Ptr)
 import GHC.Clock (getMonotonicTimeNSec)
 import System.Posix.Internals (c_getpid)
@@ -32,6 +32,7 @@ import Weft.FFI.Errno
 import Weft.FFI.Kqueue
 import Weft.FFI.Poll (alwaysReady, peekRevents, pokePollFd, pollErr, pollFdSize, pollHup, pollLook)
 import Weft.FFI.Wakeup
+import Weft.Sys.OffHeap (mallocOwnBytes)
 import Prelude hiding (until)
 
 -- | Why it cannot be used here, or 'Nothing' when it can.
@@ -75,7 +76,7 @@ new = do
     Kqueue kq wk (except /= 0)
       <$> newMVar IntMap.empty
       <*> newIORef False
-      <*> mallocBytes (batchSize * eventSize)
+      <*> mallocOwnBytes (batchSize * eventSize)
       <*> c_getpid
   (`onException` close q) $ throwIfNegative_ "kevent" (change q (wakeupNumber wk) wakeToken [Change ReadFilter Clear])
   pure

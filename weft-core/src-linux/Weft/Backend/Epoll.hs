@@ -15,7 +15,7 @@ import Data.Int (Int64)
 import Data.Word (Word32)
 import Foreign.C.Error (Errno (..), eACCES, eEXIST, eINTR, eNOENT, eNOSYS, ePERM)
 import Foreign.C.Types (CInt)
-import Foreign.Marshal.Alloc (free, mallocBytes)
+import Foreign.Marshal.Alloc (free)
 import Foreign.Ptr (Ptr)
 import GHC.IO.Exception (IOException (ioe_errno))
 import System.Posix.Types (Fd (..))
@@ -25,6 +25,7 @@ import Weft.Core.Time (Duration (..))
 import Weft.FFI.Epoll
 import Weft.FFI.Errno
 import Weft.FFI.Wakeup
+import Weft.Sys.OffHeap (mallocOwnBytes)
 
 -- | Why it cannot be used here, or 'Nothing' when it can. It tests that with an instance of its own. A lack of
 -- descriptors or memory may pass, so 'new' reports that.
@@ -46,7 +47,7 @@ new = do
   (`onException` (closeEpoll ep >> closeWakeup wk)) . throwIfNegative_ "epoll_ctl" $
     epollAdd ep (fdNumber (wakeupFd wk)) (epollIn .|. epollEt) (tokenWord wakeToken)
   -- For the thread that polls.
-  buffer <- mallocBytes (batch * epollEventSize)
+  buffer <- mallocOwnBytes (batch * epollEventSize)
   pure
     Backend
       { backendName = "epoll",

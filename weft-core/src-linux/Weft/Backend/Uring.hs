@@ -41,7 +41,7 @@ import Data.Int (Int32)
 import Data.Word (Word32, Word64)
 import Foreign.C.Error
 import Foreign.C.Types (CInt)
-import Foreign.Marshal.Alloc (allocaBytes, free, mallocBytes, reallocBytes)
+import Foreign.Marshal.Alloc (allocaBytes, free, reallocBytes)
 import Foreign.Marshal.Utils (fillBytes)
 import Foreign.Ptr (Ptr, nullPtr, plusPtr)
 import Foreign.Storable
@@ -57,6 +57,7 @@ import Weft.FFI.RingUnavailable (ringUnavailable)
 import Weft.FFI.Uring
 import Weft.FFI.Wakeup
 import Weft.Sys
+import Weft.Sys.OffHeap (mallocOwnBytes)
 import Prelude hiding (until)
 
 -- | Why it cannot be used here, or 'Nothing' when it can. It tests that with a small ring, so call it once.
@@ -136,8 +137,8 @@ new = do
       <*> newRef []
       <*> newRef Nothing
       <*> newRef False
-      <*> mallocBytes (batch * completionSize)
-      <*> mallocBytes (batch * reportSize)
+      <*> mallocOwnBytes (batch * completionSize)
+      <*> mallocOwnBytes (batch * reportSize)
       <*> pure batch
   let Fd wakeFd = wakeupFd wk
   ringFd <- uringDescriptor u

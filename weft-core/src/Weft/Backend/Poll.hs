@@ -16,7 +16,7 @@ import Data.Bits ((.&.), (.|.))
 import qualified Data.IntMap.Strict as IntMap
 import Foreign.C.Error (Errno (..), eINTR)
 import Foreign.C.Types (CInt, CShort)
-import Foreign.Marshal.Alloc (free, mallocBytes)
+import Foreign.Marshal.Alloc (free)
 import Foreign.Ptr (Ptr)
 import System.Posix.Types (Fd (..))
 import Weft.Core.Backend
@@ -26,6 +26,7 @@ import Weft.FFI.Errno
 import Weft.FFI.Poll
 import Weft.FFI.Wakeup
 import Weft.Sys
+import Weft.Sys.OffHeap (mallocOwnBytes)
 
 -- | Why it cannot be used here, or 'Nothing' when it can.
 available :: IO (Maybe String)
@@ -52,7 +53,7 @@ new = do
   watched <- newMVar IntMap.empty
   wk <- newWakeup
   busy <- newRef Nothing
-  array <- newRef . (,) firstCapacity =<< mallocBytes (firstCapacity * pollFdSize)
+  array <- newRef . (,) firstCapacity =<< mallocOwnBytes (firstCapacity * pollFdSize)
   pure
     Backend
       { backendName = "poll",
@@ -172,7 +173,7 @@ roomFor ref n = do
     then pure p
     else do
       let cap' = max n (2 * cap)
-      p' <- mallocBytes (cap' * pollFdSize)
+      p' <- mallocOwnBytes (cap' * pollFdSize)
       writeRef ref (cap', p')
       void (free p)
       pure p'

@@ -12,12 +12,12 @@ module Weft.Socket.Scratch
   )
 where
 
-import Data.Bits ((.&.))
 import Data.Word (Word8)
 import Foreign.ForeignPtr (ForeignPtr, mallocForeignPtrBytes)
 import Foreign.Ptr (Ptr)
 import GHC.ForeignPtr (unsafeWithForeignPtr)
 import System.IO.Unsafe (unsafePerformIO)
+import Weft.Core.Each
 import Weft.Sys
 
 -- | The size of a scratch buffer in bytes.
@@ -26,30 +26,22 @@ scratchSize = 65536
 
 data Place = InUse | Free !(ForeignPtr Word8)
 
--- | The places of the buffers, by capability modulo a power of two. Any thread takes a buffer and puts it back.
-places :: BoxedArray (Ref Place)
-places = unsafePerformIO $ do
-  first <- newRef InUse
-  arr <- newBoxedArray placeCount first
-  mapM_ (\i -> newRef InUse >>= writeBoxedArray arr i) [0 .. placeCount - 1]
-  pure arr
+-- | The places of the buffers. Any thread takes a buffer and puts it back.
+places :: Each (OwnRef Place)
+places = unsafePerformIO (newEach (newOwnRef InUse))
 {-# NOINLINE places #-}
-
-placeCount :: Int
-placeCount = 64
 
 -- | Run an action with a scratch buffer of 'scratchSize' bytes. The action must
 -- neither block nor throw.
 withScratch :: (Ptr Word8 -> IO a) -> IO a
 withScratch act = do
-  cap <- myCapability
-  place <- readBoxedArray places (cap .&. (placeCount - 1))
-  found <- swapRef place InUse
+  place <- own places
+  found <- swapOwnRef place InUse
   buffer <- case found of
     Free _ -> pure found
     InUse -> Free <$> mallocForeignPtrBytes scratchSize
   a <- unsafeWithForeignPtr (memory buffer) act
-  writeRef place buffer
+  writeOwnRef place buffer
   pure a
   where
     -- Safe, as the action does not diverge.

@@ -1,16 +1,20 @@
 -- |
--- Words outside of the heap, which C code reads while Haskell code runs. A part of "Weft.Sys", the core's interface to
--- everything outside it. Any thread may call these functions; "Weft.Core.Heartbeat" defines who may write which word.
+-- Memory outside of the heap: words that C code reads while Haskell code runs, and the buffers of back ends. A part of
+-- "Weft.Sys", the core's interface to everything outside it. Any thread may call these functions; "Weft.Core.Heartbeat"
+-- defines who may write which word.
 module Weft.Sys.OffHeap
   ( OffHeapWords,
     openHeartbeat,
     closeHeartbeat,
     readOffHeap,
     writeOffHeap,
+    mallocOwnBytes,
   )
 where
 
 import Data.Int (Int64)
+import Foreign.C.Error (throwErrnoIfNull)
+import Foreign.C.Types (CSize (..))
 import Foreign.Ptr (Ptr)
 import Foreign.Storable (peekElemOff, pokeElemOff)
 
@@ -38,3 +42,13 @@ readOffHeap (OffHeapWords p) i = fromIntegral <$> peekElemOff p i
 writeOffHeap :: OffHeapWords -> Int -> Int -> IO ()
 writeOffHeap (OffHeapWords p) i x = pokeElemOff p i (fromIntegral x)
 {-# INLINE writeOffHeap #-}
+
+-- | 'Foreign.Marshal.Alloc.mallocBytes' for a buffer that one capability writes often: it shares no cache line with
+-- anything else (see 'Weft.Sys.newOwnWords'). Freed by 'Foreign.Marshal.Alloc.free'.
+mallocOwnBytes :: Int -> IO (Ptr a)
+mallocOwnBytes size = throwErrnoIfNull "aligned_alloc" (c_aligned_alloc linePair (fromIntegral pairs * linePair))
+  where
+    pairs = (size + 127) `quot` 128
+    linePair = 128
+
+foreign import ccall unsafe "aligned_alloc" c_aligned_alloc :: CSize -> CSize -> IO (Ptr a)

@@ -11,7 +11,6 @@ module Weft.Http.Buffer
     standardSize,
     bufferSize,
     bufferHome,
-    placeCount,
     bufferMemory,
     bufferStart,
     touchBuffer,
@@ -19,21 +18,21 @@ module Weft.Http.Buffer
 where
 
 import Control.Monad (unless, when)
-import Data.Bits ((.&.))
 import Data.Word (Word8)
 import Foreign.ForeignPtr (ForeignPtr, touchForeignPtr)
 import Foreign.ForeignPtr.Unsafe (unsafeForeignPtrToPtr)
 import Foreign.Ptr (Ptr)
 import GHC.ForeignPtr (mallocPlainForeignPtrBytes)
 import System.IO.Unsafe (unsafePerformIO)
+import Weft.Core.Each
 import Weft.Sys
 import Weft.Transport (Connection, connKeepsStrings)
 
--- | Memory, its size in bytes, and the index of the slot where it is kept ('bufferHome').
+-- | Memory, its size in bytes, and the capability in whose slot it is kept ('bufferHome').
 data Buffer = Buffer
   { bufferMemory :: !(ForeignPtr Word8),
     bufferSize :: !Int,
-    -- | The capability that allocated it, modulo 'placeCount'. The buffer returns there, even if its thread has moved
+    -- | The capability that allocated it. The buffer returns there, even if its thread has moved
     -- to another capability, so that the capability is looked up only once for each response.
     bufferHome :: !Int
   }
@@ -57,38 +56,24 @@ noBuffer :: Buffer
 noBuffer = unsafePerformIO (bufferOf 0 0)
 {-# NOINLINE noBuffer #-}
 
--- | The slots, by capability modulo their number. Any thread takes from and returns to a slot; if two buffers return,
--- one is dropped.
-places :: BoxedArray (Ref Buffer)
-places = unsafePerformIO $ do
-  first <- newRef noBuffer
-  arr <- newBoxedArray placeCount first
-  mapM_ (\i -> newRef noBuffer >>= writeBoxedArray arr i) [0 .. placeCount - 1]
-  pure arr
+-- | The slots. Any thread takes from and returns to a slot; if two buffers return, one is dropped.
+places :: Each (OwnRef Buffer)
+places = unsafePerformIO (newEach (newOwnRef noBuffer))
 {-# NOINLINE places #-}
-
--- | The number of slots.
-placeCount :: Int
-placeCount = 64
-
--- | The index of the calling thread's slot.
-here :: IO Int
-here = (.&. (placeCount - 1)) <$> myCapability
-{-# INLINE here #-}
 
 -- | The capability's buffer, or a new one of 'standardSize' if another thread has it.
 takeBuffer :: IO Buffer
 takeBuffer = do
-  home <- here
-  ref <- readBoxedArray places home
-  found <- swapRef ref noBuffer
+  home <- myCapability
+  place <- ofCapability places home
+  found <- swapOwnRef place noBuffer
   if bufferSize found > 0 then pure found else bufferOf home standardSize
 -- If this were inlined, it would unpack the buffer that it found, and then box it again.
 {-# NOINLINE takeBuffer #-}
 
 -- | A new buffer of the given size.
 newBuffer :: Int -> IO Buffer
-newBuffer size = here >>= \home -> bufferOf home size
+newBuffer size = myCapability >>= \home -> bufferOf home size
 
 bufferOf :: Int -> Int -> IO Buffer
 bufferOf home size = do
@@ -98,7 +83,7 @@ bufferOf home size = do
 
 -- | Return a buffer of any size. Its memory may not be used any more.
 putBuffer :: Buffer -> IO ()
-putBuffer buffer = when (bufferSize buffer == standardSize) $ readBoxedArray places (bufferHome buffer) >>= \ref -> writeRef ref buffer
+putBuffer buffer = when (bufferSize buffer == standardSize) $ ofCapability places (bufferHome buffer) >>= \place -> writeOwnRef place buffer
 
 -- | Return a buffer of which views have been sent as strings. If the connection keeps these, the buffer is left to the
 -- collector.

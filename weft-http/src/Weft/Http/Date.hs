@@ -14,28 +14,24 @@ import Data.ByteString (ByteString)
 import Foreign.C.Types (CTime (..))
 import Foreign.Ptr (Ptr, nullPtr)
 import Network.HTTP.Date (epochTimeToHTTPDate, formatHTTPDate)
-import Weft.Http.Buffer (placeCount)
+import Weft.Core.Each
 import Weft.Sys
 
--- | The lines that follow the date, and the most recently formatted lines for each buffer slot. Any
+-- | The lines that follow the date, and the most recently formatted lines for each capability. Any
 -- thread that finds that the second is over replaces these; if two threads do so at once, they write the same value.
-data DateLines = DateLines !ByteString !(BoxedArray (Ref Stamp))
+data DateLines = DateLines !ByteString !(Each (Ref Stamp))
 
 -- | A second and its lines.
 data Stamp = Stamp !CTime !ByteString
 
 -- | Date lines that are followed by the given lines, each with its CRLF.
 newDateLines :: ByteString -> IO DateLines
-newDateLines behind = do
-  first <- newRef (Stamp (-1) "")
-  arr <- newBoxedArray placeCount first
-  mapM_ (\i -> newRef (Stamp (-1) "") >>= writeBoxedArray arr i) [0 .. placeCount - 1]
-  pure (DateLines behind arr)
+newDateLines behind = DateLines behind <$> newEach (newRef (Stamp (-1) ""))
 
--- | @Date: Sun, 22 Nov 2026 02:00:00 GMT@ with its CRLF, and the lines after it, for a buffer slot.
+-- | @Date: Sun, 22 Nov 2026 02:00:00 GMT@ with its CRLF, and the lines after it, for a capability.
 dateLines :: DateLines -> Int -> IO ByteString
 dateLines (DateLines behind stamps) home = do
-  ref <- readBoxedArray stamps home
+  ref <- ofCapability stamps home
   Stamp second made <- readRef ref
   t <- cTime nullPtr
   if t == second then pure made else renew behind ref t

@@ -23,7 +23,7 @@ where
 
 import Control.Concurrent.MVar
 import Control.Exception (IOException, SomeException, fromException, mask, onException, throwIO, try)
-import Control.Monad (when)
+import Control.Monad (void, when)
 import Data.Bits ((.&.))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
@@ -32,9 +32,10 @@ import Data.IORef
 import Data.Maybe (isJust)
 import Data.Sequence (Seq, ViewL (..), viewl, (|>))
 import qualified Data.Sequence as Seq
+import Weft.Core.Each (Each, everyOne, newEach, own)
 import Weft.Core.Time (Instant)
 import Weft.Static.Digest (digest)
-import Weft.Sys (AtomicWords, newAtomicWords, readWord, writeWord)
+import Weft.Sys (AtomicWords, addWord, newAtomicWords, newOwnWords, readWord, writeWord)
 
 -- | Values by name. The type @b@ is for results that are not values.
 data Cache b a = Cache
@@ -44,9 +45,8 @@ data Cache b a = Cache
     cacheMissed :: !AtomicWords,
     -- | Changed atomically.
     cacheState :: !(IORef (CacheState b a)),
-    -- | Incremented without synchronisation, so a count may be lost now and then.
-    cacheHits :: !(IORef Int),
-    cacheMisses :: !(IORef Int)
+    -- | 'hits' and 'misses', counted by each capability for itself.
+    cacheCounts :: !(Each AtomicWords)
   }
 
 data CacheState b a = CacheState
@@ -75,7 +75,7 @@ data Entry a = Entry
 
 -- | A cache for the given number of bytes.
 newCache :: Int -> IO (Cache b a)
-newCache limit = Cache limit <$> newAtomicWords missedNames <*> newIORef (CacheState H.empty Seq.empty 0 0 0 H.empty) <*> newIORef 0 <*> newIORef 0
+newCache limit = Cache limit <$> newAtomicWords missedNames <*> newIORef (CacheState H.empty Seq.empty 0 0 0 H.empty) <*> newEach (newOwnWords 2)
 
 -- | The value of a name, if it is present and was known to be current at the given instant or
 -- later.
@@ -91,7 +91,7 @@ lookupCache cache since name = do
         else do
           used <- readIORef (entryUsed e)
           when (not used) (writeIORef (entryUsed e) True)
-          bump (cacheHits cache)
+          count cache hits
           pure (Just (entryValue e))
 {-# INLINE lookupCache #-}
 
@@ -113,10 +113,17 @@ admits cache name (Keep n) = do
     mark = fromIntegral (digest name)
     place = mark .&. (missedNames - 1)
 
-bump :: IORef Int -> IO ()
-bump ref = do
-  n <- readIORef ref
-  writeIORef ref $! n + 1
+-- | The words of 'cacheCounts'.
+hits, misses :: Int
+hits = 0
+misses = 1
+
+count :: Cache b a -> Int -> IO ()
+count cache which = own (cacheCounts cache) >>= \counts -> void (addWord counts which 1)
+{-# INLINE count #-}
+
+counted :: Cache b a -> Int -> IO Int
+counted cache which = sum <$> (everyOne (cacheCounts cache) >>= mapM (`readWord` which))
 
 -- | The result of checking an old value, and when it was true.
 data Freshness a
@@ -154,10 +161,10 @@ fetch cache given worth make = attempt
             Just r <$ putMVar box (Just r)
       maybe attempt (either throwIO pure) told
     failed old e = case fromException e of
-      Just io -> Left io <$ (bump (cacheMisses cache) >> settle (delete old))
+      Just io -> Left io <$ (count cache misses >> settle (delete old))
       Nothing -> throwIO (e :: SomeException)
     conclude old r = do
-      bump (cacheMisses cache)
+      count cache misses
       case (r, old) of
         (Left b, _) -> Left b <$ settle (delete old)
         (Right (Same seen), Just e) -> do
@@ -238,4 +245,4 @@ data CacheMetrics = CacheMetrics
 cacheMetrics :: Cache b a -> IO CacheMetrics
 cacheMetrics cache = do
   st <- readIORef (cacheState cache)
-  CacheMetrics (stateCount st) (stateBytes st) <$> readIORef (cacheHits cache) <*> readIORef (cacheMisses cache)
+  CacheMetrics (stateCount st) (stateBytes st) <$> counted cache hits <*> counted cache misses

@@ -1,7 +1,7 @@
 -- |
 -- Counts the users of a resource that is to be closed when nobody uses it any more. Any thread may call these functions.
 --
--- Each capability counts in an array of its own, on cache lines of its own, so that requests on different cores share
+-- Each capability counts in a word on cache lines of its own, so that requests on different cores share
 -- nothing that is written. ("Weft.Core.UseCount" has one word, for descriptors.) The states, and their successors:
 --
 -- @
@@ -23,12 +23,12 @@ where
 
 import Control.Exception (mask, mask_, onException)
 import Control.Monad (join, when)
-import Data.Bits ((.&.))
 import Data.IORef
-import Weft.Sys (AtomicWords, BoxedArray, addWord, casWord, myCapability, newAtomicWords, newBoxedArray, readBoxedArray, readWord, writeBoxedArray)
+import Weft.Core.Each (Each, everyOne, newEach, own)
+import Weft.Sys (AtomicWords, addWord, casWord, newOwnWords, readWord)
 
--- | The state, the counts by capability (modulo 'places'), and the closing action.
-data Users = Users !AtomicWords !(BoxedArray AtomicWords) !(IORef (IO ()))
+-- | The state, the counts, and the closing action.
+data Users = Users !AtomicWords !(Each AtomicWords) !(IORef (IO ()))
 
 -- | The same count.
 instance Eq Users where
@@ -36,16 +36,13 @@ instance Eq Users where
 
 -- | No users, and the closing action. It runs once, masked, on the thread that closes or on that of the last user.
 newUsers :: IO () -> IO Users
-newUsers close = do
-  counts <- newAtomicWords countSize >>= newBoxedArray places
-  mapM_ (\place -> newAtomicWords countSize >>= writeBoxedArray counts place) [1 .. places - 1]
-  Users <$> newAtomicWords 1 <*> pure counts <*> newIORef close
+newUsers close = Users <$> newOwnWords 1 <*> newEach (newOwnWords 1) <*> newIORef close
 
 -- | Run an action, during which the resource stays open. 'Nothing', without running it, if the resource is to be closed.
 using :: Users -> IO a -> IO (Maybe a)
 using users@(Users state counts _) act = mask $ \restore -> do
   -- Taken off where it was added: the thread may move to another capability.
-  count <- readBoxedArray counts . (.&. (places - 1)) =<< myCapability
+  count <- own counts
   _ <- addWord count 0 1
   found <- readWord state 0
   if found == open
@@ -68,7 +65,7 @@ closeUnused users@(Users state _ _) = mask_ $ do
 
 settle :: Users -> IO ()
 settle (Users state counts close) = do
-  present <- sum <$> mapM (\place -> readBoxedArray counts place >>= \count -> readWord count 0) [0 .. places - 1]
+  present <- sum <$> (everyOne counts >>= mapM (`readWord` 0))
   when (present == 0) $ do
     found <- casWord state 0 closing closed
     when (found == closing) (join (readIORef close))
@@ -78,11 +75,3 @@ open, closing, closed :: Int
 open = 0
 closing = 1
 closed = 2
-
--- | The number of counts; capabilities share one if there are more of them. A power of two.
-places :: Int
-places = 16
-
--- | The words of a count's array, of which the first one is used: two cache lines, as processors fetch lines in pairs.
-countSize :: Int
-countSize = 16

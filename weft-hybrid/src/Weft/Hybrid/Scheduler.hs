@@ -136,7 +136,7 @@ newLoop settings scheduler i = do
   ready <- newReady (settingsPolicy settings)
   inbox <- newRef NoMail
   ctx <- newRef Plain
-  pace <- newAtomicWords 24
+  pace <- newStatistics 4
   let l = Loop i manager ready inbox ctx pace (Owner l) (Moving l) scheduler
   pure l
 

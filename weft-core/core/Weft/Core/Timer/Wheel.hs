@@ -54,7 +54,7 @@ wordSize = levelCount + 1
 -- | An empty wheel that is at that instant.
 newWheel :: Instant -> IO Queue
 newWheel start = do
-  w <- Wheel <$> newBoxedArray (overdue + 1) [] <*> newAtomicWords (levelCount + 2)
+  w <- Wheel <$> newBoxedArray (overdue + 1) [] <*> newOwnWords (levelCount + 2)
   pokeWord (wheelState w) wordNow (tickOf start)
   pure
     Queue
