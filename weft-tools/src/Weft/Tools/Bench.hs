@@ -65,6 +65,7 @@ import Weft.Tools.Bench.Static (static)
 import Weft.Tools.Bench.Table (columns, renderOutcome, renderVerdicts)
 import Weft.Tools.Bench.Tcp (tcp)
 import Weft.Tools.Bench.Timeout (timeout)
+import Weft.Tools.Bench.Transfers (transfersCommand)
 import Weft.Tools.Bench.Types
 import Weft.Tools.Bench.Url (urlCommand)
 import Weft.Tools.StandardError (reportText)
@@ -105,6 +106,7 @@ subjectNames = nub [subjectName (caseSubject c) | b <- registry, c <- benchCases
 benchSubcommands :: [(String, [Subcommand])]
 benchSubcommands =
   [ ("Your own programs:", [runCommand, urlCommand]),
+    ("Many cores:", [transfersCommand]),
     ("The papers:", [paperCommand]),
     ("Saved results:", figuresCommand : reportingCommands registry)
   ]
