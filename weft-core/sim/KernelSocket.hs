@@ -155,11 +155,13 @@ abortAtClose n = withStream n eBadf (\i s -> 0 <$ putStream i s {streamAborts = 
 socketPorts :: Int -> IO (Maybe (Int, Int))
 socketPorts n = withStream n Nothing (\_ s -> pure (Just (streamPort s, streamRemote s)))
 
--- | The number of bytes that the peer has received, and whether the send buffer is full.
-sendingProgress :: Int -> IO (Either Int (Int, Bool))
+-- | The number of bytes that the peer has received, whether the send buffer is full, and whether there are bytes that it
+-- has not received.
+sendingProgress :: Int -> IO (Either Int (Int, Bool, Bool))
 sendingProgress n = withStream n (Left eBadf) $ \_ s -> do
   peer <- maybe (pure Nothing) streamNumbered (streamPeer s)
-  pure (Right (streamSent s - maybe 0 (B.length . streamArrived) peer, maybe False ((== 0) . roomIn) peer))
+  let left = maybe 0 (B.length . streamArrived) peer
+  pure (Right (streamSent s - left, maybe False ((== 0) . roomIn) peer, left > 0))
 
 -- | Whether receiving or sending would not block; whether the peer has reset. Not a step; for conditions.
 canReceive, canSend, wasReset :: Int -> IO Bool

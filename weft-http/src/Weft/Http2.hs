@@ -36,8 +36,8 @@ import Control.Exception
 import Control.Monad
 import Data.IORef (readIORef)
 import qualified Data.IntMap.Strict as IntMap
+import Data.Maybe (isJust)
 import Network.Wai (Application)
-import Weft.Duration (milliseconds)
 import Weft.Http.Limits (Refusal (..))
 import Weft.Http2.Control
 import Weft.Http2.Frame (ErrorCode (..), connectionPreface)
@@ -64,16 +64,15 @@ serveHttp2 settings onStart below application = do
         Right () -> onStart (Http2Control (void (drain h (pure True))) (idleSince h) (drain h (isIdle h))) >> serve h
     serve h = do
       outcome <- try (receiveFrames h)
+      ending <- readTVarIO (http2Ending h)
       case outcome of
-        Left e -> const (pure ()) (e :: IOException)
+        -- The connection has failed; or it has ended, so that nothing could be sent in reply to a frame.
+        Left e -> const (when (isJust ending) (endAfter h)) (e :: IOException)
         -- The client has closed its sending side: it will send no window update and no body. Clients of HTTP/2
-        -- half-close only when they disconnect.
-        Right Nothing -> pure ()
-        Right (Just (refusal, code, why)) -> do
-          cancelStreams h
-          fatal h refusal code why
-          -- 'fatal' has begun to end the connection, after some time in any case.
-          connCloseGracefully (if code == NoError then limitFrame (http2Limits settings) else milliseconds 500) 8388608 below
+        -- half-close only when they disconnect. What was sent before is still delivered.
+        Right Nothing -> connClose below
+        Right (Just (refusal, code, why)) -> cancelStreams h >> fatal h refusal code why >> endAfter h
+    endAfter h = dropRest h >> connClose below
     drain h condition = mask_ $ do
       begins <- atomically $ do
         begins <- (&&) . not <$> readTVar (http2Draining h) <*> condition

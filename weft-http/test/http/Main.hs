@@ -8,6 +8,7 @@ import Configurations (Configuration, allConfigurations, configurationName, limi
 import qualified Spec.Bodies as Bodies
 import qualified Spec.Clients as Clients
 import qualified Spec.Connections as Connections
+import qualified Spec.Ends as Ends
 import qualified Spec.Files as Files
 import qualified Spec.Framing as Framing
 import qualified Spec.Fuzz as Fuzz
@@ -58,6 +59,7 @@ underConfiguration (configuration, refused) =
         Files.tests,
         Connections.tests,
         Lingering.tests,
+        Ends.tests,
         Shutdown.tests,
         KeptStrings.tests,
         Settings.tests,

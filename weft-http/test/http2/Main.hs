@@ -6,6 +6,7 @@ module Main
 where
 
 import Http2Server
+import qualified Spec.Ends
 import qualified Spec.Http2
 import qualified Spec.Interrupted
 import qualified Spec.Responses
@@ -19,4 +20,4 @@ main = do
   arguments <- getArgs
   case arguments of
     "--server" : more -> runServer more
-    _ -> defaultMain (localOption (mkTimeout 280000000) (testGroup "http2" [Spec.Http2.tests, Spec.Streams.tests, Spec.Interrupted.tests, Spec.Responses.tests]))
+    _ -> defaultMain (localOption (mkTimeout 280000000) (testGroup "http2" [Spec.Http2.tests, Spec.Streams.tests, Spec.Interrupted.tests, Spec.Ends.tests, Spec.Responses.tests]))

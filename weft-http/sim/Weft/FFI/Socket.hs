@@ -195,7 +195,7 @@ cSendProgress n p = do
   r <- sendingProgress (fromIntegral n)
   case r of
     Left e -> pure (fromIntegral e)
-    Right (taken, full) -> (if full then 1 else 0) <$ poke p (fromIntegral taken)
+    Right (taken, full, outstanding) -> ((if full then 1 else 0) + (if outstanding then 2 else 0)) <$ poke p (fromIntegral taken)
 
 cControlSpace :: CSize -> CSize
 cControlSpace = id

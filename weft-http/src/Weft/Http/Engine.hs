@@ -59,13 +59,15 @@ data Loop = Loop !Client !Application !(IO ByteString)
 -- Between requests -----------------------------------------------------------------------
 
 -- | The connection was told to end: take what its client has sent in the meantime, if anything. If there are too many
--- connections in that case, this one is reset, as if that had not been received.
+-- connections in that case, this one is reset, as if that had not been received. If nothing has come, the client may
+-- still be taking its last answer.
 endIdle :: Client -> EndIdle -> IO ByteString
 endIdle client EndIdle = do
   lastOne client
   bytes <- connReceive (clientConnection client) (Instant 0) receiveSize `catch` nothing
-  continues <- if B.null bytes then pure True else mayContinue client
-  pure (if continues then bytes else B.empty)
+  if B.null bytes
+    then B.empty <$ lingerUnlessTaken client
+    else (\continues -> if continues then bytes else B.empty) <$> mayContinue client
   where
     nothing :: IOException -> IO ByteString
     nothing _ = pure B.empty
@@ -163,7 +165,7 @@ answer loop@(Loop client app _) h !rest = do
       let !request = requestOf client h noBody
       runApplication client n app h Nothing rest request
       state <- responseState client
-      if state == responseKeep then next loop rest else end client (B.null rest) state
+      if state == responseKeep then next loop rest else end client (B.null rest && saidLast) state
     framing -> do
       body <- newBody client (hasFlag flagExpect (headFlags h)) framing (headEnd h + B.length rest >= receiveSize) rest
       let !request = requestOf client h (readBody body)
@@ -174,6 +176,10 @@ answer loop@(Loop client app _) h !rest = do
           expectLike client (headEnd h) framing
           finishBody body >>= maybe (end client False responseClose) (next loop)
         else end client False state
+  where
+    -- The client has sent its last request (RFC 9112, 9.6); HTTP/1.0 closes by default (9.3).
+    saidLast = hasFlag flagClose flags || (hasFlag flagOld flags && not (hasFlag flagKeepAlive flags))
+    flags = headFlags h
 
 noBody :: IO ByteString
 noBody = pure B.empty
@@ -190,15 +196,12 @@ runApplication client n app h body rest request = interruptible ((app request an
       state <- responseState client
       when (state == responseNone) (throwIO NoResponse)
     failed e
-      | Just (SomeAsyncException _) <- fromException e = throwIO e
+      | Just (SomeAsyncException _) <- fromException e = responseState client >>= breakOff >> throwIO e
       | otherwise = do
         state <- responseState client
         late <- timedOut client
         if state /= responseNone
-          then do
-            -- HTTP/1.0: the body ends where the connection ends, so an orderly close would make it look complete.
-            when (state == responseBegun && hasFlag flagOld (headFlags h)) (connAbort (clientConnection client))
-            report late e
+          then breakOff state >> report late e
           else case fromException e of
             Just (BodyInvalid refusal) -> tryClaimResponse client n >>= \ours -> when ours (refuse client refusal)
             Just BodyIncomplete -> void (tryClaimResponse client n)
@@ -207,18 +210,20 @@ runApplication client n app h body rest request = interruptible ((app request an
               | otherwise -> do
                 report late e
                 () <$ answered (settingsOnExceptionResponse settings e)
+    -- HTTP/1.0: the body ends where the connection ends, so an orderly close would make it look complete (RFC 9112, 8).
+    breakOff state = when (state == responseBegun && hasFlag flagOld (headFlags h)) (connAbort (clientConnection client))
     report late e = if late then pure () else settingsOnException settings (Just request) e
 
 -- Ends -----------------------------------------------------------------------------------
 
--- | End the connection after a response. If the client may still be sending, or has sent unread data, it gets some
--- time to read the response. Otherwise the kernel would reset the connection, and the client would lose the response.
+-- | End the connection after a response, which may have been broken off. The flag says that the client sends nothing
+-- more. Otherwise it gets some time to take the response: the kernel would reset the connection, and the client would
+-- lose the response.
 end :: Client -> Bool -> Int -> IO ()
-end client quiet state
-  | state /= responseClose = pure ()
-  | otherwise = do
-    final <- isFinal client
-    if quiet && not final then when (clientSecure client) farewell else linger client
+end client silent state
+  | state == responseBegun = lingerBroken client
+  | silent = when (clientSecure client) farewell
+  | otherwise = linger client
   where
     -- RFC 8446, 6.1: without a close_notify alert, a TLS client assumes a truncation.
     farewell = sendWithin client (connShutdownSend (clientConnection client) noDeadline)

@@ -7,12 +7,12 @@
 -- Each connection has a word with the state of its send:
 --
 -- @
---   0       nothing is being sent                   -> 1 (sender)
+--   0       nothing is being sent                   -> 1 (sender), n + 2 (checker)
 --   1       a send began, not checked yet           -> 0, -1 (sender), n + 2 (checker)
 --   n + 2   at the last check the client had
 --           acknowledged n bytes                    -> 0, -1, 1 (sender), m + 2 (checker)
 --   -1      the last send of a response has ended,
---           but its time limit still runs           -> 1 (sender), 0 (receiver)
+--           but its time limit still runs           -> 1 (sender), 0 (receiver), n + 2 (checker)
 -- @
 --
 -- The sender writes plainly; the checker, which runs in the dispatcher, and threads that receive use compare-and-swap.
@@ -21,7 +21,9 @@ module Weft.Http.SendTime
     endSend,
     allSent,
     notSent,
+    Waiting (..),
     moreTime,
+    leastIn,
     afterPause,
     leastRate,
     sliceSize,
@@ -53,23 +55,42 @@ notSent :: AtomicWords -> Int -> IO ()
 notSent cells cell = () <$ casWord cells cell (-1) 0
 {-# INLINE notSent #-}
 
+-- | What a connection waits for when its time limit has passed.
+data Waiting
+  = -- | For the client to take an answer or to send a body; or, after 'allSent', for the application.
+    InRequest
+  | -- | For the client's next request.
+    ForRequest
+  deriving (Eq)
+
 -- | To be called when the time limit of a connection has passed. Returns a new time limit if nobody waits for the client
--- ('allSent'), or if a send is waiting and the client makes progress. At the first check, the client makes progress if
--- it has acknowledged any byte since the kernel's buffer became full; at later checks, if it has acknowledged
--- 'sliceSize' bytes since the check before, or 20 KiB a second if that is less. 'Nothing' if there was no progress or
--- the transport does not know.
-moreTime :: Connection -> AtomicWords -> Int -> Duration -> IO (Maybe Duration)
-moreTime c cells cell time@(Duration ns) = do
+-- ('allSent' in a request), or if the client makes progress in taking what was sent. If a send waits, the first check asks
+-- whether the client has acknowledged any byte since the kernel's buffer became full. If none waits, but something that
+-- was sent is not acknowledged, the client makes progress at the first check in any case: its connection may not end
+-- before its answer has arrived. At later checks the client has to have acknowledged 'leastIn' the time limit since the
+-- check before. 'Nothing' if there was no progress or the transport does not know.
+moreTime :: Connection -> AtomicWords -> Int -> Waiting -> Duration -> IO (Maybe Duration)
+moreTime c cells cell waiting time = do
   state <- readWord cells cell
-  progress <- if state > 0 then connSendProgress c else pure Nothing
-  case progress of
-    Just (SendProgress acknowledged full _)
-      | if state == 1 then not full else acknowledged - (state - 2) >= least ->
-        Just time <$ casWord cells cell state (acknowledged + 2)
-    _ -> pure (if state < 0 then Just time else Nothing)
+  if state < 0 && waiting == InRequest
+    then pure (Just time)
+    else do
+      progress <- connSendProgress c
+      case progress of
+        Just p
+          | sendOutstanding p,
+            progresses state p ->
+            Just time <$ casWord cells cell state (sendAcknowledged p + 2)
+        _ -> pure Nothing
   where
-    -- At 20 KiB a second, a byte takes 48,828 ns.
-    least = min sliceSize (fromIntegral (ns `div` 48828))
+    progresses state p
+      | state == 1 = not (sendFull p)
+      | state <= 0 = True
+      | otherwise = sendAcknowledged p - (state - 2) >= leastIn time
+
+-- | The bytes that a client has to take within a time limit: 'sliceSize', or 20 KiB a second if that is less.
+leastIn :: Duration -> Int
+leastIn (Duration ns) = min sliceSize (fromIntegral (ns `div` 48828)) -- at 20 KiB a second, a byte takes 48,828 ns
 
 -- | The rate, in bytes a second, at which a client has to take a response with the given timeout.
 leastRate :: Duration -> Int

@@ -45,10 +45,11 @@ import Weft.Http.Engine
 import Weft.Http.FileResponse (openFileKey)
 import Weft.Http.Http2
 import Weft.Http.Limits
+import Weft.Http.Linger (lingerTime)
 import Weft.Http.ProxyProtocol
 import Weft.Http.Render (refusalMessage)
 import Weft.Http.Request (securityKey)
-import Weft.Http.SendTime (afterPause, moreTime)
+import Weft.Http.SendTime (Waiting (..), afterPause, moreTime)
 import Weft.Http.Settings
 import Weft.Http.Table
 import Weft.Http.Timeouts
@@ -329,12 +330,15 @@ serveAdmitted shared options admission table app plain peer0 restore = do
         _
           -- What clients have sent while the process did not run is read first.
           | ranLate late -> pure (Later afterPause)
-          | phase == phaseBusy -> maybe (Expire (refused ClientTooSlow `finally` connAbort plain)) Later <$> moreTime plain cells cellSending (sharedTimeout shared)
-          -- The connection's thread has to end the TLS session, and may have to wait for the client to do so.
-          | secured, unfinished == 0, phase `notElem` [phaseEnding, phaseEnded] -> Later farewellTime <$ endSoon self cells
-          | otherwise -> pure (Expire (when (unfinished > 0) (refused HeadTooSlow) `finally` connClose plain))
+          | phase == phaseBusy -> fromMaybe (Expire (refused ClientTooSlow `finally` connAbort plain)) <$> taking InRequest (sharedTimeout shared)
+          | phase == phaseIdle -> taking ForRequest (min lingerTime (sharedTimeout shared)) >>= maybe (timeIsOver phase unfinished) pure
+          | otherwise -> timeIsOver phase unfinished
       where
-        secured = isJust (optionTls options)
+        taking waiting time = fmap Later <$> moreTime plain cells cellSending waiting time
+        timeIsOver phase unfinished
+          -- The connection's thread has to end the TLS session, and may have to wait for the client to do so.
+          | isJust (optionTls options), unfinished == 0, phase `notElem` [phaseEnding, phaseEnded] = Later farewellTime <$ endSoon self cells
+          | otherwise = pure (Expire (when (unfinished > 0) (refused HeadTooSlow) `finally` connClose plain))
         refused = optionOnRefused options peer0
     -- In another thread, since the dispatcher must not wait until the exception has arrived.
     endSoon self cells = forkIO (void (endThread self cells)) >>= \t -> labelThread t "weft http idle"
@@ -401,7 +405,7 @@ speak options app client rest = case optionTls options of
           | Just (SomeAsyncException _) <- fromException e -> throwIO e
           | otherwise -> do
             late <- timedOut client
-            Nothing <$ unless late (optionOnRefused options (clientPeer client) HandshakeFailed)
+            Nothing <$ unless late (optionOnRefused options (clientPeer client) HandshakeFailed >> leaveIdle client >> linger client)
     spoken Nothing = pure ()
     spoken (Just connection) = do
       let security = connSecurity connection

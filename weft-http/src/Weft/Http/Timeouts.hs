@@ -13,9 +13,10 @@
 -- * take each 'sliceSize' bytes of a response within that timeout; if the transport knows what the client has
 --   acknowledged, the client has to acknowledge that many bytes, or 20 KiB a second ("Weft.Http.SendTime");
 -- * send or take anything on a raw connection within that timeout;
--- * after the last response, close the connection within 'lingerTime', and send something every 'lingerSilence'.
+-- * after the last response, take it and close the connection in time ("Weft.Http.Linger").
 --
--- Otherwise its connection is closed. The operation that was waiting for the client throws an 'IOException', and
+-- While a client takes what it was answered before, it is not too late with the next request or its body
+-- ("Weft.Http.SendTime"). Otherwise its connection is closed. The operation that was waiting for the client throws an 'IOException', and
 -- 'timedOut' tells why. On a raw connection the error satisfies 'isTimeout'.
 module Weft.Http.Timeouts
   ( -- * Heads
@@ -41,6 +42,8 @@ module Weft.Http.Timeouts
 
     -- * The last response
     linger,
+    lingerBroken,
+    lingerUnlessTaken,
     hasLingered,
 
     -- * Outcome
@@ -51,13 +54,14 @@ module Weft.Http.Timeouts
 where
 
 import Control.Exception (IOException, bracket_, catch, finally, onException, throwIO)
-import Control.Monad (unless, when)
+import Control.Monad (when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import GHC.IO.Exception (IOErrorType (TimeExpired), IOException (..))
 import Weft.Core.Time (Duration (..), Instant (..))
-import Weft.Duration (seconds, toSeconds)
+import Weft.Duration (toSeconds)
 import Weft.Http.Limits
+import Weft.Http.Linger
 import Weft.Http.Parser.Head (Framing (..))
 import Weft.Http.SendTime
 import Weft.Http.Settings
@@ -181,44 +185,40 @@ orTimeOver client act =
   where
     timeOver = IOError Nothing TimeExpired "Weft.Http" "the client has neither sent nor taken anything within the timeout" Nothing Nothing
 
--- | Close a connection so that the client can read the last response, although it may still be sending: end the sending
--- direction, and receive and drop until the client closes (RFC 9112, 9.6). A reset would delete the response in the
--- client's kernel. Clients read the response only when they have sent their whole body, whatever its size, so only time
--- is limited. The bytes of a TLS connection are not decrypted.
+-- | Close a connection after the last response, when the client has taken it, although it may still be sending: end the
+-- sending direction, and receive and drop until then ("Weft.Http.Linger"). Clients read the response only when they have
+-- sent their whole body, whatever its size, so only time is limited. The bytes of a TLS connection are not decrypted.
 --
 -- A lingering connection can be ended at any time ('phaseLingering'), as one that waits for a request.
 linger :: Client -> IO ()
-linger client = do
-  resetFor (clientIdleTimer client) lingerTime
-  setPhase client phaseLingering
-  (drain `catch` ignore) `finally` connClose (clientConnection client)
+linger client = lingerAfter client (sendWithin client (connShutdownSend (clientConnection client) noDeadline))
+
+-- | As 'linger', after a response that was broken off: a TLS session does not end, so that the client does not take it
+-- for complete (RFC 8446, 6.1).
+lingerBroken :: Client -> IO ()
+lingerBroken client = lingerAfter client (connShutdownSend (clientBelow client) noDeadline)
+
+-- | As 'linger', if the client has not acknowledged all that was sent; otherwise nothing.
+lingerUnlessTaken :: Client -> IO ()
+lingerUnlessTaken client = connSendProgress (clientBelow client) >>= mapM_ (\p -> when (sendOutstanding p) (linger client))
+
+lingerAfter :: Client -> IO () -> IO ()
+lingerAfter client ending = (ignoring ending >> drop') `finally` connClose (clientConnection client)
   where
-    silence = min lingerSilence (sharedTimeout (clientShared client))
-    drain = do
-      deadlineIn silence >>= connShutdownSend (clientConnection client)
-      untilEnd
-    untilEnd = do
-      deadline <- deadlineIn silence
-      bytes <- connReceive (clientBelow client) deadline (2 * receiveSize)
-      unless (B.null bytes) untilEnd
-    ignore :: IOException -> IO ()
-    ignore _ = pure ()
+    drop' = do
+      resetTime
+      setPhase client phaseLingering
+      untilTaken (sharedTimeout (clientShared client)) resetTime hear (clientBelow client)
+    -- A shutdown and evictions see that time.
+    resetTime = resetFor (clientIdleTimer client) lingerTime
+    hear deadline =
+      (heardBytes <$> connReceive (clientBelow client) deadline (2 * receiveSize)) `catch` \e -> pure (if isTimeout e then HeardNothing else HeardEnd)
+    heardBytes bytes = if B.null bytes then HeardEnd else HeardBytes
+    ignoring act = act `catch` \e -> const (pure ()) (e :: IOException)
 
--- | How long a client may go on sending after the last response.
-lingerTime :: Duration
-lingerTime = seconds 30
-
--- | How long it may send nothing then.
-lingerSilence :: Duration
-lingerSilence = seconds 5
-
--- | Whether a lingering connection has had 'drainLinger'. Any thread may call it.
+-- | Whether a lingering connection has had 'drainLinger' since its client has taken everything. Any thread may call it.
 hasLingered :: IdleTimer -> IO Bool
 hasLingered deadline = (\left -> toSeconds lingerTime - toSeconds left >= toSeconds drainLinger) <$> remaining deadline
-
--- | How long a server that shuts down waits for a lingering connection.
-drainLinger :: Duration
-drainLinger = seconds 2
 
 -- | Was the connection closed because its client was too slow?
 timedOut :: Client -> IO Bool

@@ -6,6 +6,7 @@ module Weft.Http2.Types
     Http2 (..),
     newHttp2,
     fatal,
+    dropRest,
     refusalOf,
     goAway,
 
@@ -60,9 +61,11 @@ import qualified Data.IntMap.Strict as IntMap
 import qualified Data.IntSet as IntSet
 import Data.Maybe (isNothing)
 import Data.Sequence (Seq, ViewR (..), viewr, (|>))
+import GHC.Conc (labelThread)
 import Network.Wai (Application)
-import Weft.Core.Time (Duration (..), Instant (..))
+import Weft.Core.Time (Duration (..), Instant (..), until)
 import Weft.Http.Limits (Refusal (..))
+import Weft.Http.Linger
 import Weft.Http.SendTime
 import Weft.Http2.Budget (earnTime)
 import Weft.Http2.Frame
@@ -73,6 +76,7 @@ import Weft.Sys (AtomicWords, newAtomicWords, now)
 import Weft.Thread (threadDelay)
 import qualified Weft.Timer as Timer
 import Weft.Transport hiding (Instant)
+import Prelude hiding (until)
 
 -- | A connection.
 data Http2 = Http2
@@ -189,7 +193,7 @@ newHttp2 settings below application = do
   sending <- newAtomicWords 1
   let time = limitFrame (http2Limits settings)
   timer <- newDecidingIdleTimer time $ \late ->
-    if ranLate late then pure (Later afterPause) else maybe (Expire (connAbort below)) Later <$> moreTime below sending 0 time
+    if ranLate late then pure (Later afterPause) else maybe (Expire (connAbort below)) Later <$> moreTime below sending 0 InRequest time
   Http2 below settings application self
     <$> newTVarIO 65535
     <*> newTVarIO 65535
@@ -214,8 +218,9 @@ newHttp2 settings below application = do
     <*> newTVarIO False
 
 -- | End the connection for a reason: send GOAWAY, unless another thread writes for longer than half a second, and shut
--- down sending. After an error the connection is aborted shortly afterwards; without one it is closed by
--- 'awaitDelivery'. Any thread may call it; the first reason counts.
+-- down sending; then close the connection when its client has had time to take what was sent ("Weft.Http.Linger"), or
+-- abort it after an error. Meanwhile the receiving thread has to drop what comes ('dropRest'). Any thread may call it; the
+-- first reason counts.
 fatal :: Http2 -> Refusal -> ErrorCode -> String -> IO ()
 fatal h refusal code why = do
   first <- atomically $ do
@@ -223,44 +228,44 @@ fatal h refusal code why = do
     case ending of
       Just _ -> pure False
       Nothing -> True <$ writeTVar (http2Ending h) (Just code)
-  -- A stream's thread that is cancelled at this point must leave the lock behind, and the connection to be aborted.
-  when first . mask_ . (`finally` over) $ do
+  -- A stream's thread that is cancelled at this point must leave the lock behind, and the connection to be closed.
+  when first . mask_ . (`finally` closeLater) $ do
     when (code /= NoError) (http2OnRefused (http2Settings h) (connPeer (http2Below h)) refusal code why)
     line <- idle (250 :: Int)
     forM_ line $ \encoder -> do
-      deadline <- deadlineIn (Timer.milliseconds 500)
+      deadline <- deadlineIn (if code == NoError then limit else Timer.milliseconds 500)
       (goAway h code >>= connSendMany (http2Below h) deadline >> connShutdownSend (http2Below h) deadline)
         `catch` ignore
         `finally` putMVar (http2Writing h) encoder
   where
-    over
-      | code == NoError = void (forkIO (awaitDelivery h))
-      | otherwise = void (Timer.schedule (Timer.milliseconds 500) (connAbort (http2Below h)))
+    limit = limitFrame (http2Limits (http2Settings h))
+    closeLater = forkIO (lasting >> (if code == NoError then connClose else connAbort) (http2Below h)) >>= (`labelThread` "weft http/2 end")
+    lasting = untilTaken limit (pure ()) hear (http2Below h)
+    -- The receiving thread has the bytes.
+    hear deadline = do
+      t <- now
+      Timer.sleep (deadline `until` t)
+      received <- readIORef (http2Progress h)
+      pure (if received >= t then HeardBytes else HeardNothing)
     -- No timeout, whose exception could come when the lock has been taken.
     idle n = do
       line <- tryTakeMVar (http2Writing h)
-      if isNothing line && n > 0 then threadDelay 2000 >> idle (n - 1) else pure line
+      if isNothing line && n > 0 then Timer.sleep (Timer.milliseconds 2) >> idle (n - 1) else pure line
     ignore :: IOException -> IO ()
     ignore _ = pure ()
 
--- | Close a connection that ends without an error, once its client has had time to take what was sent: responses may
--- still be in the kernel's buffer. A second after the last byte was acknowledged, or two seconds after the client has
--- taken less than 500 bytes a second, or after 'limitFrame' in all; the kernel then goes on delivering. Meanwhile the receiving
--- thread has to receive, since TCP resets a connection that is closed with unread data.
-awaitDelivery :: Http2 -> IO ()
-awaitDelivery h = acknowledgedNow 0 >>= \(n, _) -> go (0 :: Int) (0 :: Int) n
+-- | Drop what still comes on a connection that ends, until the client closes it or 'fatal' does: TCP resets a connection
+-- that is closed with unread data. By the receiving thread. A client that has seen the end sends little more than its
+-- windows allow, so after 8 MiB the connection is closed.
+dropRest :: Http2 -> IO ()
+dropRest h = go (8388608 :: Int) `catch` ignore
   where
-    limits = http2Limits (http2Settings h)
-    most = fromIntegral (durationNs (limitFrame limits) `div` 500000000)
-    go checks still before = do
-      threadDelay 500000
-      (acknowledged, delivered) <- acknowledgedNow before
-      let still' = if 2 * (acknowledged - before) < 500 then still + 1 else 0
-      if still' >= (if delivered then 2 else 4) || checks >= most
-        then connClose (http2Below h)
-        else go (checks + 1) still' acknowledged
-    -- The bytes that were acknowledged, and whether those are all; without progress if that is not known.
-    acknowledgedNow before = maybe (before, False) (\p -> (sendAcknowledged p, not (sendOutstanding p))) <$> connSendProgress (http2Below h)
+    go left = when (left > 0) $ do
+      bytes <- connReceive (http2Below h) noDeadline 65536
+      now >>= writeIORef (http2Progress h)
+      unless (B.null bytes) (go (left - B.length bytes))
+    ignore :: IOException -> IO ()
+    ignore _ = pure ()
 
 -- | The refusal that corresponds to an error code.
 refusalOf :: ErrorCode -> Refusal

@@ -4,6 +4,7 @@
 module Spec.Http2
   ( tests,
     framesUntil,
+    withFolder,
   )
 where
 
