@@ -16,6 +16,7 @@ module Weft.Http.FileResponse
     withFileFor,
     validPart,
     rangeFields,
+    chosenBy,
     sendFileSlices,
   )
 where
@@ -121,12 +122,12 @@ wholeFile :: Request -> Status -> ResponseHeaders -> Fd -> Integer -> EpochTime 
 wholeFile request status fields fd size changed
   | status /= ok200 || requestMethod request `notElem` [methodGet, methodHead] = whole
   | otherwise = case verdict (requestHeaders request) (Validators tag date) of
-    PreconditionFailed -> OtherAnswer preconditionFailed412 [] mempty
+    PreconditionFailed -> OtherAnswer preconditionFailed412 (chosenBy fields) mempty
     NotModified -> OtherAnswer notModified304 dated mempty
     -- Ranges are for GET only (14.2).
     Proceed True | requestMethod request == methodGet -> case ranges (requestHeaderRange request) size of
       Part (Extent from count) -> FileAnswer partialContent206 dated fd (FilePart from count size)
-      Unsatisfiable -> OtherAnswer requestedRangeNotSatisfiable416 [(hContentRange, "bytes */" <> C.pack (show size))] mempty
+      Unsatisfiable -> OtherAnswer requestedRangeNotSatisfiable416 ((hContentRange, "bytes */" <> C.pack (show size)) : chosenBy fields) mempty
       _ -> whole
     Proceed _ -> whole
   where
@@ -136,6 +137,11 @@ wholeFile request status fields fd size changed
     dated = if isJust (lookup hLastModified fields) then fields else (hLastModified, formatHTTPDate date) : fields
     -- The application's tag.
     tag = maybe NoTag entityTag (lookup hETag fields)
+
+-- | Of the fields of a file's response, those that an answer without the file has as well: a cache has to know which
+-- fields of the request chose the file that was compared or was too short (RFC 9110, 12.5.5).
+chosenBy :: ResponseHeaders -> ResponseHeaders
+chosenBy = filter ((== hVary) . fst)
 
 -- | A response's fields, with those that describe a part of a file added if the application did not set them. A length
 -- that the application has set to another number is replaced. No @Content-Range@ can describe an empty part (RFC 9110,

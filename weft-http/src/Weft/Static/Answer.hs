@@ -22,7 +22,7 @@ import Network.HTTP.Types.Header
 import Network.Wai
 import Weft.File (File, filePath, readAt, withFileFd)
 import Weft.Http.Conditional
-import Weft.Http.FileResponse (withOpenFile)
+import Weft.Http.FileResponse (chosenBy, withOpenFile)
 import Weft.Static.Accept (weightOf, weighted)
 import Weft.Static.Boundary (newBoundary)
 import Weft.Static.File
@@ -46,11 +46,11 @@ answerAs :: Int -> Verdict -> DocumentRoot -> Request -> Resource -> (Response -
 {-# NOINLINE answerAs #-}
 answerAs again judged root request r respond = case judged of
   NotModified -> respond (responseLBS notModified304 (filter kept (resourceHeaders r)) "")
-  PreconditionFailed -> respond (plain preconditionFailed412 [])
+  PreconditionFailed -> respond (plain preconditionFailed412 (chosenBy headers))
   -- Ranges are for GET only (RFC 9110, 14.2).
   Proceed part -> case if part && requestMethod request == methodGet then ranges (lookup hRange (requestHeaders request)) size else Whole of
     Whole -> whole
-    Unsatisfiable -> respond (plain requestedRangeNotSatisfiable416 [(hContentRange, "bytes */" <> number size)])
+    Unsatisfiable -> respond (plain requestedRangeNotSatisfiable416 ((hContentRange, "bytes */" <> number size) : chosenBy headers))
     Part range -> single range
     Parts several -> multiple several
   where

@@ -24,6 +24,7 @@ import System.Posix.Temp (mkdtemp)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Http
+import Weft.Static
 
 tests :: Configuration -> TestTree
 tests on =
@@ -96,6 +97,15 @@ tests on =
         say client "HEAD / HTTP/1.1\r\nHost: test\r\nRange: bytes=0-9\r\n\r\n"
         answer <- hearAnswerToHead client
         (answerStatus answer, header "content-length" answer) @?= (200, Just "1000"),
+      testOn on "what the choice of a file depends on is said whatever the answer is" . withFolder $ \folder -> do
+        B.writeFile (folder </> "f") "0123456789"
+        B.writeFile (folder </> "f.gz") "zipped"
+        let varied _ respond = respond (responseFile status200 [("Vary", "Accept-Encoding"), ("ETag", "\"a\"")] (folder </> "f") Nothing)
+        withStatic defaultStaticSettings folder $ \static -> forM_ [staticApp static, varied] $ \app -> withQuietServer defaultSettings app $ \_ port ->
+          forM_ [("GET", "X: y", 200), ("HEAD", "X: y", 200), ("GET", "If-None-Match: *", 304), ("GET", "If-Match: \"b\"", 412), ("GET", "Range: bytes=10-", 416), ("GET", "Range: bytes=0-1", 206)] $ \(method, field, status) -> withClient port $ \client -> do
+            say client (method <> " /f HTTP/1.1\r\nHost: test\r\n" <> field <> "\r\n\r\n")
+            answer <- hearAnswerToHead client
+            (answerStatus answer, header "vary" answer) @?= (status, Just "Accept-Encoding"),
       testOn on "curl resumes a download" . withFilePort id 700000 $ \port -> do
         out <- curl ["-C", "600000", "-o", "/dev/null", "-w", "%{http_code} %{size_download}", url port]
         out @?= "206 100000",
