@@ -62,7 +62,7 @@ claimed = testCase "does not take the place of a connection that answers" $ do
       withAsync (answering p (pure ())) $ \switch -> do
         forM_ [1 .. 30 :: Int] $ \_ -> withPeer address $ \other -> claim other >> ended other
         poll switch >>= maybe (pure ()) (const (assertFailure "the switch was cut off"))
-        controllerIncidents c >>= (@?= 30)
+        eventually "the refusals are counted" ((== 30) <$> controllerIncidents c)
         found <- readIORef incidents
         assertBool (show found) (and ["answers" `isInfixOf` why | ConnectionEnded _ _ why <- found])
         length [() | Connected _ <- found] @?= 1
