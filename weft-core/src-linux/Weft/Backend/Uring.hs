@@ -30,18 +30,16 @@
 -- Throws 'IOError's only. Any thread may arm and forget, one at a time polls.
 module Weft.Backend.Uring
   ( new,
-    available,
   )
 where
 
-import Control.Exception (bracket)
 import Control.Monad (forM_, unless, void, when)
 import Data.Bits (complement, (.&.), (.|.))
 import Data.Int (Int32)
 import Data.Word (Word32, Word64)
 import Foreign.C.Error
 import Foreign.C.Types (CInt)
-import Foreign.Marshal.Alloc (allocaBytes, free, reallocBytes)
+import Foreign.Marshal.Alloc (free, reallocBytes)
 import Foreign.Marshal.Utils (fillBytes)
 import Foreign.Ptr (Ptr, nullPtr, plusPtr)
 import Foreign.Storable
@@ -51,32 +49,13 @@ import Weft.Core.Backend
 import Weft.Core.Events
 import Weft.Core.Time (Duration (..), after, never, until)
 import Weft.FFI.Errno
-import Weft.FFI.Poll (alwaysReady, pollIn)
+import Weft.FFI.Poll (alwaysReady)
 import Weft.FFI.RingEntries (ringEntries)
-import Weft.FFI.RingUnavailable (ringUnavailable)
 import Weft.FFI.Uring
 import Weft.FFI.Wakeup
 import Weft.Sys
 import Weft.Sys.OffHeap (mallocOwnBytes)
 import Prelude hiding (until)
-
--- | Why it cannot be used here, or 'Nothing' when it can. It tests that with a small ring, so call it once.
-available :: IO (Maybe String)
-available = do
-  r <- openUring 4 8
-  case r of
-    Left e -> pure (Just (ringUnavailable e))
-    Right u -> trial u `finally` closeUring u
-  where
-    trial u = bracket newWakeup closeWakeup $ \wk ->
-      allocaBytes completionSize $ \c -> do
-        signalWakeup wk
-        _ <- queueWatch u (let Fd fd = wakeupFd wk in fd) (pollBits pollIn) 1 0
-        r <- lookUring u
-        n <- reapUring u c 1
-        works <- if n < 1 then pure False else (&&) <$> peekMore c 0 <*> ((> 0) <$> peekResult c 0)
-        pure (if works then Nothing else Just (ringUnavailable (if r < 0 then negate r else tooOld)))
-    tooOld = let Errno e = eINVAL in e
 
 -- The ring -------------------------------------------------------------------------
 

@@ -91,7 +91,7 @@ claimedByMany = testCase "is given to one of several newcomers" . withTestContro
     ended old
     let over = length . filter isJust <$> mapM poll [one, two, three]
     eventually "two have ended" ((== 2) <$> over)
-    Map.member (DatapathId 1) <$> connectedSwitches c >>= (@?= True)
+    connectedSwitches c >>= assertBool "the switch is gone" . Map.member (DatapathId 1)
     over >>= (@?= 2)
 
 packet :: Version -> B.ByteString

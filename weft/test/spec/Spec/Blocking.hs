@@ -98,7 +98,7 @@ tests =
         ts' <- replicateM 3 (start (runIn pool (readMVar gate >> runInOr pool (const (pure ())) (mask_ (runIn pool getMaskingState)))))
         eventually "the pool is full" ((== PoolStatus 3 3 3 0) <$> statusOf pool)
         putMVar gate ()
-        forM_ ts $ \t -> result "a call in a call in a call" t >>= \(inner, outer) -> inner @?= outer
+        forM_ ts $ \t -> result "a call in a call in a call" t >>= uncurry (@?=)
         forM_ ts' $ \t -> result "a masked call in a call" t >>= (@?= MaskedInterruptible)
         eventually "all have ended" ((== PoolStatus 3 0 0 6) <$> statusOf pool)
         e <- failure "exceptions pass through" (runIn pool (runIn pool (throwIO (userError "own") :: IO ())))

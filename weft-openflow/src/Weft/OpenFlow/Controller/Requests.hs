@@ -125,7 +125,7 @@ pending c s messages act = do
   bracket_ (atomicModifyIORef' (sessionAsking s) (\m -> (enter m, ()))) (atomicModifyIORef' (sessionAsking s) (\m -> (m `Map.difference` asking, ()))) $ do
     -- Requests that are pending when a session leaves are completed. It may have left before this one was added.
     here <- Map.lookup (featuresDatapath (sessionFeatures s)) <$> readIORef (controllerSessions c)
-    room <- Map.member (fst (head numbered)) <$> readIORef (sessionAsking s)
+    room <- (\m -> all ((`Map.member` m) . fst) numbered) <$> readIORef (sessionAsking s)
     case () of
       _
         | fmap sessionNumber here /= Just (sessionNumber s) -> act (Left NotConnected)
