@@ -10,6 +10,7 @@ import Control.Exception (bracket)
 import Foreign.C.Error
 import Foreign.Marshal.Alloc (allocaBytes)
 import System.Posix.Types (Fd (..))
+import Weft.Backend.UringEntry (pollBits)
 import Weft.FFI.Poll (pollIn)
 import Weft.FFI.RingUnavailable (ringUnavailable)
 import Weft.FFI.Uring
