@@ -109,8 +109,8 @@ racing rounds before = withFds $ \fds -> forM_ [1 .. rounds] $ \i -> do
 -- argument.
 ofAborts :: TestTree
 ofAborts = testCase "after an abort, a close does not ask whether the socket lingers" $ do
-  own <- getExecutablePath
-  within 100 "a process that aborts" (readProcessWithExitCode own [aborting] "") >>= (@?= (ExitSuccess, "", ""))
+  program <- getExecutablePath
+  within 100 "a process that aborts" (readProcessWithExitCode program [aborting] "") >>= (@?= (ExitSuccess, "", ""))
 
 -- | The argument.
 aborting :: String
