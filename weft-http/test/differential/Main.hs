@@ -112,10 +112,10 @@ isDocumented text d =
 -- | The difference shows beside the peers that are always there, or beside all of them, if all of them are here.
 isNeeded :: Bool -> Map.Map String [Row] -> Difference -> Assertion
 isNeeded allHere table d
-  | any seen (rows >>= \r -> [always r, r]) = pure ()
-  | allHere = assertFailure "no request seen this difference any more"
-  | otherwise = skip "this difference seen only beside Go's and hyper's servers (make bench-peers)"
+  | any differs (rows >>= \r -> [always r, r]) = pure ()
+  | allHere = assertFailure "no request shows this difference any more"
+  | otherwise = skip "this difference shows only beside Go's and hyper's servers (make bench-peers)"
   where
     rows = Map.findWithDefault [] (differenceCase d) table
-    seen = (== Just (differenceDirection d)) . direction
+    differs = (== Just (differenceDirection d)) . direction
     always (Row c w others) = Row c w [(name, seen) | (name, seen) <- others, name `elem` map peerName (filter peerNeeded peers)]
