@@ -77,8 +77,11 @@ tests =
         r <- try (uninterruptibleMask_ (withScope (\scope -> void (fork scope (throwIO (Own 4) :: IO ())))))
         r @?= Left (Own 4),
       test "no exception is lost: the first is thrown, later ones go to the handler" $ do
+        begun <- newEmptyMVar
         (r, others) <- uncaught . try . withScope $ \scope -> do
-          forM_ [1 .. 4] (\i -> fork scope (sleep (seconds 60) `onException` throwIO (Own i)))
+          forM_ [1 .. 4] (\i -> fork scope ((putMVar begun () >> sleep (seconds 60)) `onException` throwIO (Own i)))
+          -- One that is told to end before it has begun throws nothing of its own.
+          replicateM_ 4 (takeMVar begun)
           _ <- fork scope (throwIO (Own 0) :: IO ())
           sleep (seconds 60)
         r @?= Left (Own 0)
