@@ -203,7 +203,12 @@ inPlace (AtomicWords ws) f = f ws
 inPlace (WordsOfRun g) f = ofThisRun g >>= f
 
 newAtomicWords :: Int -> IO AtomicWords
-newAtomicWords n = AtomicWords <$> newWords False n
+newAtomicWords n = AtomicWords <$> newWords (n > manyWords) n
+
+-- | Nor is using longer arrays a scheduling point: the descriptors of a hybrid loop, of which most words belong to its own
+-- thread. With them the searches of hybrid loops take up to three times as long.
+manyWords :: Int
+manyWords = 16
 
 -- | The simulated memory has no cache lines.
 newOwnWords :: Int -> IO AtomicWords
