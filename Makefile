@@ -38,11 +38,11 @@ relink-flags: deps ## Write bin/weft-relink.rsp, with which plain ghc links prog
 	@scripts/relink-flags
 
 suites: ## Build every package with its test suites
-	@scripts/deps build test frameworks browser
+	@scripts/deps build test frameworks peers browser
 	@if scripts/build tests; then echo "1 passed, 0 failed, 0 skipped"; else echo "0 passed, 1 failed, 0 skipped"; false; fi
 
 test: ## Run all test suites (SUITES=name..., TEST_ARGS='-p pattern')
-	@scripts/deps build test frameworks browser
+	@scripts/deps build test frameworks peers browser
 	@scripts/test
 
 check: ## Formatter, hlint, the shape of modules and packages, what documents say
