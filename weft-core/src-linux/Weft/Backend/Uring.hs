@@ -103,7 +103,7 @@ batchSize = 256
 reportSize :: Int
 reportSize = 16
 
--- | A new ring. Throws when the kernel refuses; 'available' says why.
+-- | A new ring. Throws when the kernel refuses; "Weft.Backend.UringTrial" says why.
 new :: IO Backend
 new = do
   (entries, completions) <- maybe (queueSize, completionsSize) (\n -> (n, n)) <$> ringEntries

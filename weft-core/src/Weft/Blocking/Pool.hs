@@ -44,7 +44,7 @@ data PoolState = PoolState
     stateLimit :: !Int,
     -- | Threads that run a call now.
     stateRunning :: !Int,
-    -- | The numbers of these threads: a thread is in the set while it runs calls. Numbers, as a 'ThreadId' would keep the
+    -- | The numbers of these threads: a thread is in the set while it runs calls. Numbers, as a thread's identity would keep the
     -- collector from finding out that a call waits for ever.
     stateThreads :: !IntSet.IntSet,
     -- | The calls that wait, numbered in the order in which they came, and the next number. Not evaluated: a call that is

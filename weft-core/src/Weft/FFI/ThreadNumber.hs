@@ -2,7 +2,7 @@
 {-# LANGUAGE UnliftedFFITypes #-}
 
 -- |
--- The number that the run-time system gives a thread, as 'show' prints it. Unlike a 'ThreadId' it does not keep the
+-- The number that the run-time system gives a thread, as 'show' prints it. Unlike a thread's identity it does not keep the
 -- thread alive. Any thread may ask; it throws nothing.
 module Weft.FFI.ThreadNumber
   ( threadNumber,
