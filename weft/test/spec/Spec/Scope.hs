@@ -76,7 +76,7 @@ tests =
       test "an owner that cannot be interrupted learns of a failure" $ do
         r <- try (uninterruptibleMask_ (withScope (\scope -> void (fork scope (throwIO (Own 4) :: IO ())))))
         r @?= Left (Own 4),
-      test "no exception is lost: the first is thrown, later ones go to the handler" $ do
+      test "no exception is lost: the first is thrown, later ones go to the handler" . keepingHandler $ do
         begun <- newEmptyMVar
         (r, others) <- uncaught . try . withScope $ \scope -> do
           forM_ [1 .. 4] (\i -> fork scope ((putMVar begun () >> sleep (seconds 60)) `onException` throwIO (Own i)))
@@ -102,7 +102,7 @@ tests =
         r <- outcome "the owner" owner
         either (\e -> show e @?= show ThreadKilled) pure r
         running >>= (@?= 0),
-      test "an exception from outside is thrown after a failure, not instead" . replicateM_ (times 200) $ do
+      test "an exception from outside is thrown after a failure, not instead" . keepingHandler . replicateM_ (times 200) $ do
         go <- newEmptyMVar
         (owner, others) <- uncaught $ do
           owner <- start (withScope (\scope -> fork scope (readMVar go >> throwIO (Own 6)) >>= await) :: IO ())
@@ -140,8 +140,8 @@ tests =
         map (map (takeWhile (/= ' '))) found @?= [["stubborn"]]
         -- The same, and it waits on.
         waits <- start . withScopeUsing settings' {scopeOnOverdue = \left -> WaitOn <$ modifyIORef asked (left :)} $ \scope -> do
-          _ <- forkDaemon scope (takeMVar entered >> uninterruptibleMask_ (readMVar gate))
-          putMVar entered ()
+          _ <- forkDaemon scope stubborn
+          takeMVar entered
         eventually "it is asked" ((== 2) . length <$> readIORef asked)
         putMVar gate ()
         result "the scope" waits,
@@ -263,14 +263,19 @@ counting = do
   let change d = atomicModifyIORef' running (\n -> (n + d, ()))
   pure (readIORef running, \how act -> how (mask (\restore -> change (1 :: Int) >> restore act `finally` (yield >> change (-1)))))
 
--- | The action's result, and what the handler for uncaught exceptions has been given since.
+-- | Restore the handler for uncaught exceptions at the end.
+keepingHandler :: IO a -> IO a
+keepingHandler act = bracket getUncaughtExceptionHandler setUncaughtExceptionHandler (const act)
+
+-- | The action's result, and what the handler for uncaught exceptions has been given so far.
 uncaught :: IO a -> IO (a, IO [String])
 uncaught act = do
   said <- newIORef []
   before <- getUncaughtExceptionHandler
   setUncaughtExceptionHandler (\e -> atomicModifyIORef' said (\es -> (displayException e : es, ())))
+  -- The handler stays ('keepingHandler'), since exceptions may come after the action.
   a <- act `onException` setUncaughtExceptionHandler before
-  pure (a, readIORef said <* setUncaughtExceptionHandler before)
+  pure (a, readIORef said)
 
 -- | Wait in this thread while another one lets the collector run.
 collecting :: IO a -> IO a
