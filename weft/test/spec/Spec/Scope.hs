@@ -272,10 +272,14 @@ uncaught :: IO a -> IO (a, IO [String])
 uncaught act = do
   said <- newIORef []
   before <- getUncaughtExceptionHandler
-  setUncaughtExceptionHandler (\e -> atomicModifyIORef' said (\es -> (displayException e : es, ())))
+  setUncaughtExceptionHandler (\e -> atomicModifyIORef' said (\es -> (maybe (displayException e) show (own e) : es, ())))
   -- The handler stays ('keepingHandler'), since exceptions may come after the action.
   a <- act `onException` setUncaughtExceptionHandler before
   pure (a, readIORef said)
+  where
+    -- Newer compilers display an exception with a backtrace.
+    own :: SomeException -> Maybe Own
+    own = fromException
 
 -- | Wait in this thread while another one lets the collector run.
 collecting :: IO a -> IO a
