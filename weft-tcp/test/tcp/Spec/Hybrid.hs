@@ -373,8 +373,10 @@ cutOffs net = do
   (first, second, third, fourth, got) <- runIn (scheduler net) $ do
     (c, s) <- pair net
     let large = B.replicate 10000000 1
-        limited act = deadlineIn (milliseconds 20) >>= \d -> try (act (withDeadline d c))
-        fill n = limited (`send` large) >>= either (\e -> pure (n, e)) (fill . (n +))
+        within t act = deadlineIn (milliseconds t) >>= \d -> try (act (withDeadline d c))
+        limited = within 20
+        -- For a whole second the buffers have taken nothing: they are full, and not only slow.
+        fill n = within 1000 (`send` large) >>= either (\e -> pure (n, e)) (fill . (n +))
     -- 'send' leaves the rest to its caller.
     (filled, first) <- fill 0
     second <- limited (`sendAll` B.singleton 2)
