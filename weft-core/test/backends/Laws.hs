@@ -12,6 +12,7 @@ where
 import Control.Concurrent (forkOS, newEmptyMVar, putMVar, takeMVar, threadDelay)
 import Control.Exception (finally, try)
 import Control.Monad (forM, forM_, replicateM, replicateM_, unless, void, when)
+import Data.List (nub, sort)
 import Foreign.C.Error (Errno (..), eBADF)
 import GHC.Clock (getMonotonicTimeNSec)
 import GHC.IO.Exception (ioe_errno)
@@ -19,6 +20,7 @@ import LawsAsking
 import LawsConcurrent
 import LawsModel
 import System.Info (os)
+import System.Posix.IO (dup)
 import System.Posix.Types (Fd)
 import Test.Tasty
 import Test.Tasty.HUnit
@@ -34,7 +36,7 @@ laws name make = testGroup name (lawsOfAll make <> [testGroup "latest" (latestLa
 -- | The laws that hold even if completions overflow. The kernel then ends standing requests, which are made again and
 -- report the present state once more; the others say that nothing is reported twice.
 lawsOfOverflow :: String -> IO Backend -> TestTree
-lawsOfOverflow name make = testGroup name (lawsOfAll make)
+lawsOfOverflow name make = testGroup name (lawsOfAll make <> [testGroup "overflow" (overflowLaws make)])
 
 lawsOfAll :: IO Backend -> [TestTree]
 lawsOfAll make =
@@ -51,6 +53,43 @@ lawsOfAll make =
     testGroup "lifecycle" (lifecycleLaws make),
     modelLaw make
   ]
+
+-- Overflow -------------------------------------------------------------------------
+
+-- | Requests that are made again at once, all of them, complete at once and overflow again: their number would grow with
+-- the square of that of the descriptors.
+overflowLaws :: IO Backend -> [TestTree]
+overflowLaws make =
+  [ law make "hundreds of descriptors ready at once are each reported, a few times at most" $ \b fds -> do
+      (_, copies) <- ready b fds
+      found <- (<>) <$> untilAll b copies <*> untilSilent b
+      texts found @?= texts (expected copies)
+      assertBool (show (length found) <> " reports of " <> show many <> " descriptors") (length found <= 4 * many),
+    law make "a poll that waits makes the requests that overflow left" $ \b fds -> do
+      (r, idle) <- ready b fds
+      (_, copies) <- ready b fds
+      found <- poll b NoWait
+      readOne r
+      -- Those that are idle now come first. A poll that made some of them and then waited would wait for twenty seconds.
+      more <- untilAll b copies
+      filter (`notElem` texts (expected idle)) (texts (found <> more)) @?= texts (expected copies)
+  ]
+  where
+    many = 200
+    -- Copies of a descriptor that is ready, armed.
+    ready b fds = do
+      (r, w) <- pipe fds
+      say w 1
+      copies <- replicateM many (dup r >>= own fds)
+      (r, copies) <$ forM_ copies (\fd -> armed b fd (tokenOf fd) Edge evtRead)
+    expected copies = [(tokenOf fd, evtRead) | fd <- copies]
+    texts = nub . sort . map show
+    untilAll b copies = go []
+      where
+        go found
+          | all (`elem` texts found) (texts (expected copies)) = pure found
+          | otherwise = poll b soon >>= go . (<> found)
+    untilSilent b = poll b NoWait >>= \found -> if null found then pure [] else (found <>) <$> untilSilent b
 
 -- Present --------------------------------------------------------------------------
 

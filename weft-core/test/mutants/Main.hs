@@ -284,7 +284,7 @@ mutants =
     Mutant "a wake-up does not end a wait" "Backend/Uring.hs" "m <$ writeRef (ringWoken ring) True" "pure m",
     Mutant "the wake-up descriptor is polled once only" "Backend/Uring.hs" "(Entry wakeToken 0 evtRead Edge Vacant) Standing" "(Entry wakeToken 0 evtRead Once Vacant) Single",
     Mutant "a request is lost if the submission queue is full" "Backend/Uring.hs" "when (r' < 0) (later ring request)" "when False (later ring request)",
-    Mutant "requests that were put off are not submitted by the next poll" "Backend/Uring.hs" "mapM_ (queue ring) (reverse requests)" "mapM_ (queue ring) (take 0 requests)",
+    Mutant "requests that were put off are not submitted by the next poll" "Backend/Uring.hs" "mapM_ (queue ring) present" "mapM_ (queue ring) (take 0 present)",
     Mutant "a request that was cancelled with its thread is not submitted again" "Backend/UringEntry.hs" "| result == resultCancelled = (mempty, Now (usual trigger))" "| result == resultCancelled = (mempty, Stay)",
     Mutant "a multishot request that has ended is not submitted again" "Backend/UringEntry.hs" "Edge -> if more then Stay else Next Standing" "Edge -> Stay",
     Mutant "a level-triggered request is not submitted again" "Backend/UringEntry.hs" "Level -> Next Single" "Level -> Drop Resting",

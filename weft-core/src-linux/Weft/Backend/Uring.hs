@@ -8,8 +8,7 @@
 --
 -- * When the thread exits, its requests are cancelled. They are made again.
 --
--- * While it sleeps uninterruptibly (a safe call that reads a disk), its requests
---   report nothing: measured, half a second for half a second. epoll has no such
+-- * While it sleeps uninterruptibly (a safe call that reads a disk), its requests report nothing. epoll has no such
 --   dependence, one reason why it is preferred for sockets.
 --
 -- * A system call that it is blocked in may return @EINTR@ where a signal that the
@@ -34,6 +33,7 @@ module Weft.Backend.Uring
 where
 
 import Control.Monad (forM_, unless, void, when)
+import Data.Bifunctor (first)
 import Data.Bits (complement, (.&.), (.|.))
 import Data.Int (Int32)
 import Data.Word (Word32, Word64)
@@ -67,9 +67,11 @@ data Ring = Ring
     -- | A record for each descriptor number up to the highest that was armed. The
     -- null pointer after 'backendClose'.
     ringTable :: !(Ref Table),
-    -- | Requests that the next poll has to queue: those that the present poll must not see, and those for which the
-    -- kernel had no room.
+    -- | Requests for the next poll, the latest first: what the present one must not see, and what found no room.
     ringBacklog :: !(Ref [Request]),
+    -- | Room for completions, and so how many standing requests of the backlog a poll makes. One whose completion finds
+    -- no room ends; if all were made at once, they would end each other, and be reported over and over.
+    ringRoom :: !Int,
     -- | The last request that was cancelled and had not ended when 'forget' gave up.
     ringStuck :: !(Ref (Maybe Word64)),
     -- | Used by the owner: whether a wake-up was seen, which ends a blocking poll.
@@ -87,8 +89,8 @@ data Table = Table !Int !(Ptr Entry)
 data Report
 
 data Request
-  = -- | Watch the descriptor, if its entry still has the sequence number.
-    Watch !CInt !Word32
+  = -- | Watch the descriptor, if its entry still has the sequence number, by a request that stands or by a single one.
+    Watch !CInt !Word32 !EntryState
   | -- | Cancel the request with that user data.
     Cancel !Word64
 
@@ -114,6 +116,7 @@ new = do
     Ring u wk <$> newMVar ()
       <*> newRef (Table 0 nullPtr)
       <*> newRef []
+      <*> pure (fromIntegral completions)
       <*> newRef Nothing
       <*> newRef False
       <*> mallocOwnBytes (batch * completionSize)
@@ -300,12 +303,12 @@ cancelLive ring fd e
 watchAs :: Ring -> CInt -> Entry -> EntryState -> IO ()
 watchAs ring fd e state = queue ring =<< renew ring fd e state
 
--- | Store an entry as having a new request, and return that.
+-- | Store an entry as having a new request.
 renew :: Ring -> CInt -> Entry -> EntryState -> IO Request
 renew ring fd e state = do
   let number = entrySequence e + 1
   writeEntry ring fd e {entrySequence = number, entryState = state}
-  pure (Watch fd number)
+  pure (Watch fd number state)
 
 -- | Put a request into the submission queue. If the queue is full, it is submitted; if the kernel has no room either,
 -- the next poll tries again.
@@ -319,16 +322,10 @@ queue ring request = do
   where
     put = case request of
       Cancel target -> queueCancel (ringHandle ring) target
-      Watch fd number -> do
+      Watch fd number state -> do
         e <- readEntry ring fd
         if isLive e && entrySequence e == number
-          then
-            queueWatch
-              (ringHandle ring)
-              fd
-              (eventBits (entryEvents e))
-              (if entryState e == Standing then 1 else 0)
-              (userData fd number)
+          then queueWatch (ringHandle ring) fd (eventBits (entryEvents e)) (if state == Standing then 1 else 0) (userData fd number)
           else pure 0
 
 later :: Ring -> Request -> IO ()
@@ -340,27 +337,27 @@ later ring request = do
 
 poll :: Ring -> Wait -> (Token -> Events -> IO ()) -> IO Int
 poll ring wait report = do
-  requeue ring
+  more <- requeue ring
   case wait of
     NoWait -> look
     WaitFor d | d <= mempty -> look
-    WaitFor d -> block d . after d =<< now
-    Forever -> block (Duration (-1)) never
+    WaitFor d -> block more d . after d =<< now
+    Forever -> block more (Duration (-1)) never
   where
     look = do
       enter (lookUring (ringHandle ring))
       collect ring report
-    block left deadline = do
+    block more left deadline = do
       writeRef (ringWoken ring) False
-      enter (waitUring (ringHandle ring) (durationNs left))
+      enter (if more then lookUring (ringHandle ring) else waitUring (ringHandle ring) (durationNs left))
       n <- collect ring report
       woken <- readRef (ringWoken ring)
       if n > 0 || woken then pure n else resume deadline
     -- A stale completion, a request made again, a signal: wait for the remaining time.
     resume deadline = do
-      requeue ring
+      more <- requeue ring
       left <- if deadline == never then pure (Duration (-1)) else until deadline <$> now
-      if deadline /= never && left <= mempty then pure 0 else block left deadline
+      if deadline /= never && left <= mempty then pure 0 else block more left deadline
     enter call = do
       r <- call
       when (r < 0) (failed ring (negate r))
@@ -381,14 +378,28 @@ renewAll ring = do
     live <- cancelLive ring fd e
     when live (watchAs ring fd e (usual (entryTrigger e)))
 
--- | Queue the requests that were left for this poll.
-requeue :: Ring -> IO ()
+-- | Queue the requests that were left for this poll, the oldest first. 'True' if some are left for which there may be
+-- room: then the poll must not block.
+requeue :: Ring -> IO Bool
 requeue ring = do
   waiting <- readRef (ringBacklog ring)
-  unless (null waiting) . locked ring $ do
-    requests <- readRef (ringBacklog ring)
-    writeRef (ringBacklog ring) []
-    mapM_ (queue ring) (reverse requests)
+  if null waiting
+    then pure False
+    else locked ring $ do
+      (present, others) <- share (ringRoom ring) . reverse <$> readRef (ringBacklog ring)
+      writeRef (ringBacklog ring) []
+      mapM_ (queue ring) present
+      refused <- readRef (ringBacklog ring)
+      writeRef (ringBacklog ring) (refused <> reverse others)
+      pure (null refused && not (null others))
+
+-- | The requests that a poll makes, with so many standing ones at most, and those that it leaves for the next.
+share :: Int -> [Request] -> ([Request], [Request])
+share n (r@(Watch _ _ Standing) : rs)
+  | n == 0 = (r :) <$> share 0 rs
+  | otherwise = first (r :) (share (n - 1) rs)
+share n (r : rs) = first (r :) (share n rs)
+share _ [] = ([], [])
 
 -- | Report all available completions. Requests that were queued while the caller was
 -- in the kernel are submitted too. So if a thread armed a descriptor and then woke
