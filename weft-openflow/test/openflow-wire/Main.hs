@@ -17,6 +17,7 @@ import Test.QuickCheck
 import Test.Tasty hiding (defaultMain)
 import Test.Tasty.HUnit
 import Test.Tasty.QuickCheck (testProperty)
+import qualified Vectors
 import Weft.OpenFlow.Match
 import Weft.OpenFlow.Message
 import Weft.OpenFlow.Types
@@ -29,7 +30,8 @@ main =
   defaultMain . testGroup "openflow-wire" $
     [ testGroup "round trips" [roundTrip version kind gen | version <- [V10, V13], (kind, gen) <- kinds version],
       testGroup "other bytes" [mutated, cut, random, streams],
-      testGroup "bounds" [tooLong, versionLimits, settable, helloBitmap, sizes],
+      Vectors.tests,
+      testGroup "bounds" [tooLong, versionLimits, settable, helloBitmap, sizes, oxmLengths],
       testGroup "Open vSwitch" ([readByOvs version kind gen | version <- [V10, V13], (kind, gen) <- kinds version] ++ map errorsByOvs wrongMessages)
     ]
 
@@ -107,7 +109,7 @@ tooLong = testCase "a message of more than 65535 bytes is unencodable" $ do
 
 versionLimits :: TestTree
 versionLimits = testCase "what 1.0 has not is unencodable there" $ do
-  forM_ [RoleRequest RoleMaster 1, GetAsyncRequest, StatsRequestMessage PortDescRequest] $ \m -> encode V10 1 m @?= Nothing
+  forM_ [RoleRequest RoleMaster 1, GetAsyncRequest, StatsRequestMessage False PortDescRequest, StatsRequestMessage True DescRequest, TableMod 1 0, GroupModMessage (GroupMod ResourceAdd GroupAll 1 []), MeterModMessage (MeterMod ResourceAdd 1 1 []), QueueConfigReply (PortNo 1) [Queue 1 portAny [MaxRate 1]]] $ \m -> encode V10 1 m @?= Nothing
   let flow m is = FlowModMessage defaultFlowMod {flowMatch = m, flowInstructions = is}
   encode V10 1 (flow [Ipv4Src 0 0xff00ff00] []) @?= Nothing
   encode V10 1 (flow [] [GotoTable 1]) @?= Nothing
@@ -131,6 +133,33 @@ helloBitmap = testCase "a HELLO says 1.0 and 1.3, and any version may send one" 
   fmap snd (decode (B.pack [6, 5, 0, 8, 0, 0, 0, 7])) @?= Left (BadVersion 6)
   -- An element whose length exceeds the message.
   fmap snd (decode (B.pack [4, 0, 0, 12, 0, 0, 0, 7, 0, 1, 0, 8])) @?= Left BadLength
+
+-- | The sizes of OpenFlow's own fields, from number 0 on, in bits (1.3.5, table 12). A field takes whole bytes.
+fieldBits :: [Int]
+fieldBits = [32, 32, 64, 48, 48, 16, 13, 3, 6, 2, 8, 32, 32, 16, 16, 16, 16, 16, 16, 8, 8, 16, 32, 32, 48, 48, 128, 128, 20, 8, 8, 128, 48, 48, 20, 3, 1, 24, 64, 9]
+
+-- | A field of any length, in a match and in an action that sets it. The labels of IPv6 and MPLS have 20 bits in 4 bytes.
+oxmLengths :: TestTree
+oxmLengths = testCase "a field has the length that its number gives, with a mask twice that" $ do
+  let bytes = [if bits == 20 then 4 else (bits + 7) `div` 8 | bits <- fieldBits]
+      expected = concat [[(2 * n, size), (2 * n + 1, 2 * size)] | (n, size) <- zip [0 ..] bytes]
+      oxm c f n = [fromIntegral (c `div` 256 :: Int), fromIntegral c, f, fromIntegral n] ++ replicate n 0
+      matched c f n =
+        let fields = oxm c f n
+            match = [0, 1, 0, fromIntegral (4 + length fields)] ++ fields
+         in fmap snd (decode (relength (B.pack ([4, 14, 0, 0, 0, 0, 0, 7] ++ replicate 40 0 ++ match ++ replicate ((-length match) `mod` 8) 0))))
+      understood = either (const False) (const True)
+  [(f, n) | f <- [0 .. 79], n <- [0 .. 40], understood (matched 0x8000 f n)] @?= expected
+  matched 0x8000 0 0 @?= Left BadMatchLength
+  -- Fields of others: their sizes are not known, but none is empty, and a mask has the size of the value.
+  [(c, f, n) | c <- [1, 0xfffe], f <- [0, 1, 2, 3], n <- [0 .. 5], understood (matched c f n) /= (n > 0 && (even f || even n))] @?= []
+  [n | n <- [0 .. 8], understood (matched 0xffff 2 n)] @?= [5 .. 8]
+  -- SET_FIELD of ETH_TYPE with no byte, and with four.
+  let set payload = let body = [0x80, 0, 10, fromIntegral (length payload)] ++ payload in fmap snd (decode (relength (B.pack ([4, 13, 0, 0, 0, 0, 0, 7, 255, 255, 255, 255, 0, 0, 0, 1, 0, 16, 0, 0, 0, 0, 0, 0, 0, 25, 0, 16] ++ body ++ replicate (12 - length body) 0))))
+  map set [[], [0, 0, 0, 0]] @?= replicate 2 (Left BadSetLength)
+  assertBool "two bytes" (understood (set [8, 0]))
+  -- Nor are they sent.
+  [(f, n) | f <- [0 .. 79], n <- [1 .. 40], Just _ <- [encode V13 1 (FlowModMessage defaultFlowMod {flowMatch = [OtherField 0x8000 f (B.replicate n 0)]})]] @?= expected
 
 -- | Sizes that the specifications give.
 sizes :: TestTree
@@ -166,6 +195,12 @@ wrongMessages =
     ("a match that is not OXM", V13, whole V13 10 (replicate 16 0 ++ [0, 0, 0, 4] ++ replicate 6 0), "OFPBMC_BAD_TYPE"),
     ("a field that is longer than its match", V13, whole V13 10 (replicate 16 0 ++ [0, 1, 0, 12, 0x80, 0, 0, 9] ++ replicate 18 0), "OFPBMC_BAD_LEN"),
     ("an action of 4 bytes", V10, whole V10 13 [0, 0, 0, 1, 0, 1, 0, 8, 0, 0, 0, 4, 0, 1, 0, 0], "OFPBAC_BAD_LEN"),
+    ("a field of no bytes", V13, whole V13 10 (replicate 16 0 ++ [0, 1, 0, 8, 0x80, 0, 0, 0] ++ replicate 10 0), "OFPBMC_BAD_LEN"),
+    ("a SET_FIELD of no bytes", V13, whole V13 13 ([255, 255, 255, 255, 0, 0, 0, 1, 0, 16, 0, 0, 0, 0, 0, 0, 0, 25, 0, 16, 0x80, 0, 10, 0] ++ replicate 8 0), "OFPBAC_BAD_SET_LEN"),
+    ("a group's unknown command", V13, whole V13 15 [0, 3, 0, 0, 0, 0, 0, 1], "OFPGMFC_BAD_COMMAND"),
+    ("a group's unknown type", V13, whole V13 15 [0, 0, 4, 0, 0, 0, 0, 1], "OFPGMFC_BAD_TYPE"),
+    ("a bucket of 8 bytes", V13, whole V13 15 [0, 0, 0, 0, 0, 0, 0, 1, 0, 8, 0, 0, 0, 0, 0, 0], "OFPGMFC_BAD_BUCKET"),
+    ("a meter's unknown command", V13, whole V13 29 [0, 3, 0, 1, 0, 0, 0, 1], "OFPMMFC_BAD_COMMAND"),
     ("an instruction of 4 bytes", V13, whole V13 14 (replicate 40 0 ++ [0, 1, 0, 4, 0, 0, 0, 0, 0, 5, 0, 4]), "OFPBIC_BAD_LEN")
   ]
   where

@@ -46,10 +46,13 @@ kinds version =
     ("port status", PortStatus <$> arbitraryBoundedEnum <*> genPort version),
     ("packet out", PacketOutMessage <$> genPacketOut version),
     ("flow mod", FlowModMessage <$> genFlowMod version),
-    ("description request", pure (StatsRequestMessage DescRequest)),
-    ("flow request", StatsRequestMessage . FlowStatsRequest <$> genFilter version),
-    ("table request", pure (StatsRequestMessage TableStatsRequest)),
-    ("port request", StatsRequestMessage . PortStatsRequest <$> elements [PortNo 1, portAny]),
+    ("port mod", PortModMessage <$> (PortMod <$> physical <*> mac <*> choose (0, 0x7f) <*> choose (0, 0x7f) <*> choose (0, 0x7f))),
+    ("queue request", QueueConfigRequest <$> elements (PortNo 1 : [portAny | version == V13])),
+    ("queue reply", QueueConfigReply <$> physical <*> short (genQueue version)),
+    ("description request", pure (StatsRequestMessage False DescRequest)),
+    ("flow request", StatsRequestMessage False . FlowStatsRequest <$> genFilter version),
+    ("table request", pure (StatsRequestMessage False TableStatsRequest)),
+    ("port request", StatsRequestMessage False . PortStatsRequest <$> elements [PortNo 1, portAny]),
     ("description", reply (DescReply <$> genDescription)),
     ("flows", reply (FlowStatsReply <$> short (genFlowStats version))),
     ("tables", reply (TableStatsReply <$> short (genTableStats version))),
@@ -60,7 +63,11 @@ kinds version =
     ++ case version of
       V10 -> []
       V13 ->
-        [ ("port description request", pure (StatsRequestMessage PortDescRequest)),
+        [ ("group mod", GroupModMessage <$> genGroupMod),
+          ("meter mod", MeterModMessage <$> genMeterMod),
+          ("table mod", TableMod <$> chooseAny <*> elements [0, 3]),
+          ("a part of a table features request", pure (StatsRequestMessage True (OtherStatsRequest 12 B.empty))),
+          ("port description request", pure (StatsRequestMessage False PortDescRequest)),
           ("port descriptions", reply (PortDescReply <$> short (genPort V13))),
           ("role request", RoleRequest <$> arbitraryBoundedEnum <*> number),
           ("role reply", RoleReply <$> arbitraryBoundedEnum <*> number),
@@ -232,6 +239,34 @@ genPort version = do
     V13 -> (\a b -> port {portSpeeds = (a, b)}) <$> word <*> word
   where
     bits = choose (0, 0x7f)
+
+genGroupMod :: Gen GroupMod
+genGroupMod = do
+  command <- arbitraryBoundedEnum
+  kind <- arbitraryBoundedEnum
+  buckets <- case (command, kind) of
+    (ResourceDelete, _) -> pure []
+    (_, GroupIndirect) -> vectorOf 1 (bucket kind)
+    _ -> short (bucket kind)
+  (\n -> GroupMod command kind n buckets) <$> choose (0, 0xffffff00)
+  where
+    bucket kind =
+      Bucket <$> (if kind == GroupSelect then choose (1, 100) else pure 0)
+        <*> (if kind == GroupFastFailover then physical else pure portAny)
+        <*> pure 0xffffffff
+        <*> genActions V13
+
+genMeterMod :: Gen MeterMod
+genMeterMod = do
+  command <- arbitraryBoundedEnum
+  bands <- if command == ResourceDelete then pure [] else choose (1, 4) >>= (`vectorOf` oneof [DropBand <$> word <*> word, RemarkBand <$> word <*> word <*> chooseAny])
+  (\flags n -> MeterMod command flags n bands) <$> elements [1, 2, 5, 13] <*> choose (1, 0xffff0000)
+
+genQueue :: Version -> Gen Queue
+genQueue version = Queue <$> word <*> (case version of V10 -> pure portAny; V13 -> physical) <*> (concat <$> sequence properties)
+  where
+    properties = optional (MinRate <$> choose (0, 1000)) : [optional (MaxRate <$> choose (0, 1000)) | version == V13]
+    optional g = oneof [pure [], pure <$> g]
 
 genAsync :: Gen AsyncConfig
 genAsync = AsyncConfig <$> pair <*> pair <*> pair

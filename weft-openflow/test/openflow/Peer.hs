@@ -18,6 +18,7 @@ module Peer
     ended,
     rawEnd,
     switchHandshake,
+    announcePorts,
     packetFrom,
     protocolName,
     mostUnread,
@@ -148,12 +149,20 @@ switchHandshake :: Controller -> Version -> Word8 -> Peer -> IO ()
 switchHandshake c version n p = do
   sendMessageOf version 1 (Hello []) p
   (h, ()) <- expect "FEATURES_REQUEST" (\m -> if m == FeaturesRequest then Just () else Nothing) p
-  sendMessageOf version (headerXid h) (FeaturesReply (Features d 256 2 0 0 0 (if version == V10 then ports else []))) p
+  sendMessageOf version (headerXid h) (FeaturesReply (Features d 256 2 0 0 0 (if version == V10 then fourPorts else []))) p
   eventually "the switch is known" (elem d . map fst . toPairs <$> connectedSwitches c)
   where
     d = DatapathId (fromIntegral n)
-    ports = [Port (PortNo i) (MacAddress (fromIntegral i)) "p" 0 0 (0, 0, 0, 0) (0, 0) | i <- [1 .. 4]]
     toPairs = foldr (:) [] . fmap (\i -> (featuresDatapath (infoFeatures i), i))
+
+fourPorts :: [Port]
+fourPorts = [Port (PortNo i) (MacAddress (fromIntegral i)) "p" 0 0 (0, 0, 0, 0) (0, 0) | i <- [1 .. 4]]
+
+-- | Announce the four ports after the handshake, as a switch of 1.3 does; in 1.0 the handshake has them.
+announcePorts :: Version -> Peer -> IO ()
+announcePorts version p = case version of
+  V10 -> pure ()
+  V13 -> sendMessageOf V13 4 (StatsReplyMessage False (PortDescReply fourPorts)) p
 
 -- | Send a PACKET_IN with a buffer, an ingress port and a packet between two hosts, which are given by number.
 packetFrom :: Version -> Word32 -> PortNo -> Word8 -> Word8 -> Peer -> IO ()

@@ -39,6 +39,7 @@ where
 
 import qualified Data.ByteString as B
 import Data.Int (Int64)
+import qualified Data.Map.Strict as Map
 import Data.Word (Word16, Word32)
 import Weft.OpenFlow.Match
 import Weft.OpenFlow.Message
@@ -91,7 +92,10 @@ data Context = Context
     -- | The switch's protocol version.
     contextVersion :: !Version,
     -- | How to flood at this switch without a loop.
-    contextFlooding :: !Flooding
+    contextFlooding :: !Flooding,
+    -- | The ports that the switch has announced and not deleted, at most 'Weft.OpenFlow.Topology.topologyMostPorts',
+    -- without features and speeds.
+    contextPorts :: Map.Map PortNo Port
   }
 
 -- | The known topology around a switch, as far as flooding needs it.

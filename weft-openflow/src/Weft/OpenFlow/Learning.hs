@@ -17,6 +17,8 @@ where
 import Data.Bits ((.&.), (.|.))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
+import qualified Data.IntMap.Strict as IntMap
+import qualified Data.Map.Strict as Map
 import Data.Maybe (isJust)
 import Data.Word (Word16, Word64)
 import Weft.OpenFlow.AddressTable
@@ -45,13 +47,21 @@ data LearningSettings = LearningSettings
     learningAge :: !Millis,
     -- | The maximum number of addresses in an age. When it is reached, the age ends early. This bounds the memory for a
     -- switch.
-    learningMost :: !Int
+    learningMost :: !Int,
+    -- | The maximum number of addresses of a port in an age. When it is reached, nothing is learned at this port until the
+    -- age ends, so a host that sends from invented addresses does not push out those of other ports. What a host sends
+    -- that is not learned reaches its destination, but each packet by way of the controller, without a flow.
+    learningMostOfPort :: !Int,
+    -- | The maximum number of packets to unknown addresses that are flooded in a second, of each input port. Others are
+    -- dropped.
+    learningMostFloods :: !Int
   }
 
 -- | Flows end after 60 seconds without a packet, and after 30 minutes; priority 100; a cookie that begins with @WEFT@
--- in ASCII; addresses are forgotten 2.5 to 5 minutes after their last packet; 65536 addresses in an age at the most.
+-- in ASCII; addresses are forgotten 2.5 to 5 minutes after their last packet; 65,536 addresses in an age at the most, and
+-- 16,384 of a port; 1,000 floods a second of a port.
 defaultLearningSettings :: LearningSettings
-defaultLearningSettings = LearningSettings 60 1800 100 0x5745465400000001 150000 65536
+defaultLearningSettings = LearningSettings 60 1800 100 0x5745465400000001 150000 65536 16384 1000
 
 -- | The learned addresses: those seen in the current age, and those of the age before. At the end of an age the age
 -- before it is dropped as a whole.
@@ -61,8 +71,20 @@ data Learned = Learned
     -- | The start of the current age.
     begun :: !Millis,
     -- | The ports to other switches when the spanning tree last changed.
-    formerTrunks :: ![PortNo]
+    formerTrunks :: ![PortNo],
+    -- | The number of addresses of the current age at each port. Ports without any may be absent.
+    recentAt :: !(IntMap.IntMap Int),
+    -- | Unknown addresses whose flows were deleted in this age, each with some port. A flow from such an address is
+    -- installed only after the address was learned; then it is known until the next age has ended.
+    cleared :: !AddressTable,
+    -- | The start of the current second, and the number of floods in it, by input port.
+    floodSecond :: !Millis,
+    floodsFrom :: !(IntMap.IntMap Int)
   }
+
+-- | Nothing is known.
+noneLearned :: Learned
+noneLearned = Learned emptyTable emptyTable 0 [] IntMap.empty emptyTable 0 IntMap.empty
 
 -- | The port of an address, if it is known.
 learnedPort :: MacAddress -> Learned -> Maybe PortNo
@@ -82,21 +104,24 @@ learningSwitch = learningSwitchWith defaultLearningSettings
 -- | The learning switch with other settings. A flow matches the input port and both addresses, so the first packet of a
 -- host that has moved matches no flow and reaches the controller. When a port goes down, or the spanning tree changes,
 -- the addresses and flows of the ports concerned are removed: those to other switches, before or after the change.
--- A packet to an unknown address is flooded, and the flows of packets from that address are deleted. Such a flow may
--- be left from an earlier controller, or be older than the memory of addresses. It would hide the host's answers from
--- the controller, so that all packets to the host would be flooded. If the switch refuses a flow, its packet is sent
--- nevertheless.
+-- A packet to an unknown address is flooded, at most 'learningMostFloods' a second, and the flows of packets from that
+-- address are deleted, once in an age. Such a flow may be left from an earlier controller, or be older than the memory of
+-- addresses. It would hide the host's answers from the controller, so that all packets to the host would be flooded. For
+-- the same reason a packet whose source is not learned gets no flow: the port has too many addresses, or was not announced
+-- by the switch. If the switch refuses a flow, its packet is sent nevertheless.
 --
 -- VLANs are ignored: an address has one port, whatever VLAN its packets are in. If it is in use at two ports in two
 -- VLANs, each packet from the one port moves it away from the other. @examples/Vlans.hs@ is a learning switch with an
 -- address table for each VLAN.
 learningSwitchWith :: LearningSettings -> App Learned
-learningSwitchWith settings = App (Learned emptyTable emptyTable 0 []) handle
+learningSwitchWith settings = App noneLearned handle
   where
     handle context event l = case event of
       Packet p -> packet settings context p l
       PortChanged reason port
         | reason == PortDeleted || portIsDown port -> (forgetPorts [portNumber port] l, [flush (portNumber port)])
+      -- Another controller may have installed flows meanwhile.
+      SwitchUp _ -> (l {cleared = emptyTable}, [])
       TreeChanged
         | FloodTo _ trunks <- contextFlooding context ->
           let concerned = trunks ++ filter (`notElem` trunks) (formerTrunks l)
@@ -117,7 +142,14 @@ deletion :: LearningSettings -> FlowMod
 deletion settings = defaultFlowMod {flowCommand = FlowDelete, flowCookie = learningCookie settings, flowCookieMask = maxBound}
 
 forgetPorts :: [PortNo] -> Learned -> Learned
-forgetPorts ports l = l {recent = filterPorts stays (recent l), older = filterPorts stays (older l)}
+forgetPorts ports l =
+  l
+    { recent = filterPorts stays (recent l),
+      older = filterPorts stays (older l),
+      recentAt = foldr (IntMap.delete . portKey) (recentAt l) ports,
+      -- A host that is forgotten may still have flows.
+      cleared = emptyTable
+    }
   where
     stays p = p `notElem` ports
 
@@ -131,22 +163,26 @@ packet settings context p before = case ethernet (packetInData p) of
   Just frame
     | frameType frame == etherTypeLldp || reserved (frameDst frame) -> (before, release p [])
     | otherwise -> case learn settings context frame p before of
-      (l, notices) ->
-        let !replies = forward settings context frame p l
-         in case notices of
-              [] -> (l, replies)
-              _ -> (l, notices ++ replies)
+      Sighting here notices l -> case forward settings context frame p here l of
+        (!l', !replies) -> case notices of
+          [] -> (l', replies)
+          _ -> (l', notices ++ replies)
   where
     -- Bridges do not forward these (IEEE 802.1Q, table 8-1).
     reserved (MacAddress n) = n .&. 0xfffffffffff0 == 0x0180c2000000
 
--- | Learn the source address, unless no host can have it. If the host was at another port before, delete the flows to
--- that port.
-learn :: LearningSettings -> Context -> Frame -> PacketIn -> Learned -> (Learned, [Reply])
+-- | Whether the source address is known to be at this port, what is to be said of it, and what is known now.
+data Sighting = Sighting !Bool ![Reply] !Learned
+
+-- | Learn the source address, unless no host can have it, or it is at a port that the switch has not announced or that has
+-- too many addresses. If the host was at another port before, delete the flows to that port.
+learn :: LearningSettings -> Context -> Frame -> PacketIn -> Learned -> Sighting
 learn settings context frame p l
-  | isMulticast source || source == MacAddress 0 || not (isPhysical port || port == portLocal) = (l, [])
-  | Just known <- lookupAddress source (recent l), known == port, not expired = let !notices = arp in (l, notices)
-  | otherwise = (remembered, moved ++ [Notify (HostSeen source port (senderIpv4 frame (packetInData p)))])
+  | isMulticast source || source == MacAddress 0 || not (isPhysical port || port == portLocal) = Sighting False [] l
+  | Just known <- lookupAddress source (recent l), known == port, not expired = Sighting True arp l
+  | not (announced context port) = Sighting False [] l
+  | IntMap.findWithDefault 0 (portKey port) (recentAt aged) >= learningMostOfPort settings = Sighting False [] aged
+  | otherwise = Sighting True (moved ++ [Notify (HostSeen source port (senderIpv4 frame (packetInData p)))]) remembered
   where
     source = frameSrc frame
     port = packetInPort p
@@ -154,11 +190,16 @@ learn settings context frame p l
     lasted ages = contextTime context - begun l >= ages * learningAge settings
     -- Without packets an age may have ended long ago.
     aged
-      | lasted 2 = l {recent = emptyTable, older = emptyTable, begun = contextTime context}
-      | expired = l {recent = emptyTable, older = recent l, begun = begun l + learningAge settings}
-      | tableSize (recent l) >= learningMost settings = l {recent = emptyTable, older = recent l, begun = contextTime context}
+      | lasted 2 = nextAge emptyTable (contextTime context)
+      | expired = nextAge (recent l) (begun l + learningAge settings)
+      | tableSize (recent l) >= learningMost settings = nextAge (recent l) (contextTime context)
       | otherwise = l
-    remembered = aged {recent = insertAddress source port (recent aged)}
+    nextAge before start = l {recent = emptyTable, older = before, begun = start, recentAt = IntMap.empty, cleared = emptyTable}
+    remembered =
+      aged
+        { recent = insertAddress source port (recent aged),
+          recentAt = IntMap.insertWith (+) (portKey port) 1 (maybe id (IntMap.adjust (subtract 1) . portKey) (lookupAddress source (recent aged)) (recentAt aged))
+        }
     moved =
       [ Send (FlowModMessage (deletion settings) {flowMatch = [EthDst source]})
         | Just old <- [learnedPort source l],
@@ -169,22 +210,47 @@ learn settings context frame p l
       | frameType frame == etherTypeArp, ip <- senderIpv4 frame (packetInData p), isJust ip = [Notify (HostSeen source port ip)]
       | otherwise = []
 
--- | Install a flow if the port of the destination is known; otherwise flood the packet.
-forward :: LearningSettings -> Context -> Frame -> PacketIn -> Learned -> [Reply]
-forward settings context frame p l
-  | isMulticast (frameDst frame) = release p (floodActions context port)
-  | otherwise = case learnedPort (frameDst frame) l of
-    Nothing -> Send (FlowModMessage (deletion settings) {flowMatch = [EthSrc (frameDst frame)]}) : release p (floodActions context port)
+-- | Install a flow if the ports of both addresses are known ('True': the source's is). If only the destination's is, send
+-- the packet there; otherwise flood it.
+forward :: LearningSettings -> Context -> Frame -> PacketIn -> Bool -> Learned -> (Learned, [Reply])
+forward settings context frame p here l
+  | isMulticast destination = (l, release p (floodActions context port))
+  | otherwise = case learnedPort destination l of
+    Nothing -> unknown
     Just to
-      | packetInBuffer p == noBuffer || unmarked -> let !reply = newFlow settings version frame port to noBuffer in reply : release p (actions to)
-      | otherwise -> let !reply = newFlow settings version frame port to (packetInBuffer p) in [reply]
+      | not here -> (l, release p (actions to))
+      | packetInBuffer p == noBuffer || unmarked -> let !reply = newFlow settings version frame port to noBuffer in (l, reply : release p (actions to))
+      | otherwise -> let !reply = newFlow settings version frame port to (packetInBuffer p) in (l, [reply])
   where
+    destination = frameDst frame
+    unknown
+      | floods >= learningMostFloods settings = (l, release p [])
+      | isJust (lookupAddress destination (cleared l)) = (flooded, flood)
+      | otherwise =
+        ( flooded {cleared = insertAddress destination (PortNo 1) (if tableSize (cleared l) < learningMost settings then cleared l else emptyTable)},
+          Send (FlowModMessage (deletion settings) {flowMatch = [EthSrc destination]}) : flood
+        )
+    flood = release p (floodActions context port)
+    sameSecond = contextTime context - floodSecond l < 1000
+    -- A switch that invents ports has one share for them.
+    from = if announced context port then portKey port else 0
+    floods = if sameSecond then IntMap.findWithDefault 0 from (floodsFrom l) else 0
+    flooded
+      | sameSecond = l {floodsFrom = IntMap.insert from (floods + 1) (floodsFrom l)}
+      | otherwise = l {floodSecond = contextTime context, floodsFrom = IntMap.singleton from 1}
     port = packetInPort p
     version = contextVersion context
     -- See Note [Refused flows].
     unmarked = version == V10 && packetInBuffer p == BufferId (fromIntegral (learningCookie settings))
     -- A packet whose destination is at its input port has reached it already; the switch drops it.
     actions to = [output to | to /= port]
+
+-- | Whether the switch has announced the port.
+announced :: Context -> PortNo -> Bool
+announced context port = Map.member port (contextPorts context)
+
+portKey :: PortNo -> IntMap.Key
+portKey (PortNo n) = fromIntegral n
 
 -- | The flow for the packets of a frame's addresses from one port to another. It is applied to the packet in the
 -- buffer, too.

@@ -30,6 +30,9 @@ module Weft.OpenFlow.Message
     portIsDown,
     portIsFlooded,
 
+    -- * Groups, meters, port settings and queues
+    module Weft.OpenFlow.Resources,
+
     -- * Roles
     Role (..),
     AsyncConfig (..),
@@ -52,6 +55,7 @@ import qualified Data.ByteString as B
 import Data.ByteString.Short (ShortByteString)
 import Data.Word (Word16, Word32, Word64, Word8)
 import Weft.OpenFlow.Match
+import Weft.OpenFlow.Resources
 import Weft.OpenFlow.Types
 
 -- | A message without its header.
@@ -87,8 +91,20 @@ data Message
     PacketOutMessage !PacketOut
   | -- | Add, change or delete flows.
     FlowModMessage !FlowMod
-  | -- | A request for statistics (MULTIPART in 1.3).
-    StatsRequestMessage !StatsRequest
+  | -- | Add, change or delete a group (1.3).
+    GroupModMessage !GroupMod
+  | -- | Change the behaviour of a port.
+    PortModMessage !PortMod
+  | -- | Configure a flow table, given by its number; 'tableAll': all tables (1.3).
+    TableMod !Word8 !Word32
+  | -- | Add, change or delete a meter (1.3).
+    MeterModMessage !MeterMod
+  | -- | A request for the queues of a port; 'portAny': of all ports (1.3).
+    QueueConfigRequest !PortNo
+  | -- | The port of the request, and the queues.
+    QueueConfigReply !PortNo [Queue]
+  | -- | A request for statistics (MULTIPART in 1.3), or a part of one; 'True' if more parts follow (1.3).
+    StatsRequestMessage !Bool !StatsRequest
   | -- | A part of the reply; 'True' if more parts follow.
     StatsReplyMessage !Bool !StatsReply
   | -- | A request to finish all earlier messages first.

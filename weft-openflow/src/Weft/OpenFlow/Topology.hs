@@ -339,8 +339,8 @@ linksReported time pairs t
     new = Set.fromList (filter (uncurry (/=)) pairs)
     ended = Map.fromSet (const time) (reported t `Set.difference` new)
 
--- | A host was seen at a port. 'Nothing' if the port leads to another switch, or if there are too many hosts, at the
--- port, at the switch or in all.
+-- | A host was seen at a port. 'Nothing' if the port leads to another switch or was not announced, or if there are too
+-- many hosts, at the port, at the switch or in all.
 hostSeen :: Millis -> MacAddress -> Place -> Maybe Word32 -> Topology -> Maybe Topology
 hostSeen time mac place ip t = hostAt time moved mac place ip t
   where
@@ -352,13 +352,15 @@ hostSeen time mac place ip t = hostAt time moved mac place ip t
 -- | 'hostSeen', with the order of its move.
 hostAt :: Millis -> Word64 -> MacAddress -> Place -> Maybe Word32 -> Topology -> Maybe Topology
 hostAt time moved mac place ip t
-  | isTrunk place t = Nothing
+  | isTrunk place t || not announced = Nothing
   | isNothing before && Map.size (topologyHosts t) >= topologyMostHosts (topologySettings t) = Nothing
   | not known && Set.size (hostsOf place t) >= topologyMostHostsOfPort (topologySettings t) = Nothing
   | not here && Map.findWithDefault 0 (fst place) (hostsOn t) >= topologyMostHostsOfSwitch (topologySettings t) = Nothing
   | Just old <- before, old {hostSeenAt = time} == new = Just t {topologyHosts = Map.insert mac new (topologyHosts t)}
   | otherwise = Just t {topologyHosts = Map.insert mac new (topologyHosts t), hostsAt = places, hostsOn = counts, topologyVersion = topologyVersion t + 1}
   where
+    -- The ports of a switch that is connected to another controller only are not known here.
+    announced = maybe True (Map.member (snd place) . switchPorts) (Map.lookup (fst place) (topologySwitches t))
     before = Map.lookup mac (topologyHosts t)
     known = fmap hostPlace before == Just place
     here = fmap (fst . hostPlace) before == Just (fst place)

@@ -74,7 +74,7 @@ slave version = testCase (show version <> ": changes are refused, and a switch o
         (status, said) <- asked "GET" ("/v1/switches/1/" <> what) ""
         (status, "slave" `B.isInfixOf` said) @?= (409, True)
       V13 -> withAsync (asked "GET" "/v1/switches/1/flows" "") $ \result -> do
-        (h, _) <- expect "the request" (\case StatsRequestMessage (FlowStatsRequest f) -> Just f; _ -> Nothing) p
+        (h, _) <- expect "the request" (\case StatsRequestMessage False (FlowStatsRequest f) -> Just f; _ -> Nothing) p
         sendMessageOf V13 (headerXid h) (StatsReplyMessage False (FlowStatsReply [])) p
         wait result >>= (@?= 200) . fst
     sendMessageOf version 9 (EchoRequest "behind them") p
@@ -111,7 +111,7 @@ wrongAnswer :: Version -> (String, Xid -> B.ByteString, B.ByteString) -> TestTre
 wrongAnswer version (what, bytes, reason) = testCase (show version <> ": " <> what) . withSwitch defaultSettings {settingsPortStats = Nothing} version $ \c p asked -> do
   eventually "the role is known" (all infoActive <$> connectedSwitches c)
   withAsync (asked "GET" "/v1/switches/1/flows" "") $ \result -> do
-    (h, _) <- expect "the request" (\case StatsRequestMessage (FlowStatsRequest f) -> Just f; _ -> Nothing) p
+    (h, _) <- expect "the request" (\case StatsRequestMessage False (FlowStatsRequest f) -> Just f; _ -> Nothing) p
     sendBytes p (bytes (headerXid h))
     (status, said) <- wait result
     assertEqual (show said) (502, True) (status, reason `B.isInfixOf` said)
@@ -146,8 +146,8 @@ noCounter = testCase "a counter that the switch does not have" . withSwitch defa
           expect
             "a request"
             ( \case
-                StatsRequestMessage (PortStatsRequest _) -> Just (PortStatsReply [PortStats (PortNo 1) (maxBound : 6 : maxBound : 7 : replicate 8 0) (0, 0)])
-                StatsRequestMessage (FlowStatsRequest _) -> Just (FlowStatsReply [FlowStats 0 1 0 1 0 0 0 0 maxBound 8 [] []])
+                StatsRequestMessage False (PortStatsRequest _) -> Just (PortStatsReply [PortStats (PortNo 1) (maxBound : 6 : maxBound : 7 : replicate 8 0) (0, 0)])
+                StatsRequestMessage False (FlowStatsRequest _) -> Just (FlowStatsReply [FlowStats 0 1 0 1 0 0 0 0 maxBound 8 [] []])
                 _ -> Nothing
             )
             p

@@ -42,7 +42,7 @@ withMaster version act = withSwitch defaultSettings {settingsPortStats = Nothing
 -- | What a request for the flows shows if the switch has these.
 shown :: Version -> Peer -> Asked -> [FlowStats] -> IO [Object]
 shown version p asked flows = withAsync (asked "GET" "/v1/switches/1/flows" "") $ \result -> do
-  (h, ()) <- expect "the request" (\case StatsRequestMessage (FlowStatsRequest _) -> Just (); _ -> Nothing) p
+  (h, ()) <- expect "the request" (\case StatsRequestMessage False (FlowStatsRequest _) -> Just (); _ -> Nothing) p
   sendMessageOf version (headerXid h) (StatsReplyMessage False (FlowStatsReply flows)) p
   (status, body) <- wait result
   assertEqual (show body) 200 status

@@ -67,7 +67,7 @@ claimed = testCase "does not take the place of a connection that answers" $ do
         assertBool (show found) (and ["answers" `isInfixOf` why | ConnectionEnded _ _ why <- found])
         length [() | Connected _ <- found] @?= 1
     -- It has gone.
-    withPeer address $ \other -> claim other >> void (expect "the request for the ports" (\m -> if m == StatsRequestMessage PortDescRequest then Just () else Nothing) other)
+    withPeer address $ \other -> claim other >> void (expect "the request for the ports" (\m -> if m == StatsRequestMessage False PortDescRequest then Just () else Nothing) other)
 
 -- | No switch needs this long for an echo, however busy the machine is.
 patientClaims :: Settings
@@ -80,7 +80,7 @@ claimedOfSilent = testCase "is given to the newcomer if the connection does not 
     claim new
     _ <- expect "an echo request" (\case EchoRequest _ -> Just (); _ -> Nothing) old
     ended old
-    void (expect "the request for the ports" (\m -> if m == StatsRequestMessage PortDescRequest then Just () else Nothing) new)
+    void (expect "the request for the ports" (\m -> if m == StatsRequestMessage False PortDescRequest then Just () else Nothing) new)
 
 -- | Of those that wait for the same silent connection one takes its place. It answers when the others ask again.
 claimedByMany :: TestTree
@@ -180,7 +180,7 @@ ownNumbers version = testCase (show version <> ": an answer to a packet has none
   switchHandshake c version 1 p
   eventually "the role is known" (all infoActive <$> connectedSwitches c)
   withAsync (askSwitch c (DatapathId 1) (PortStatsRequest portAny)) $ \asked -> do
-    (h, ()) <- expect "the request" (\case StatsRequestMessage (PortStatsRequest _) -> Just (); _ -> Nothing) p
+    (h, ()) <- expect "the request" (\case StatsRequestMessage False (PortStatsRequest _) -> Just (); _ -> Nothing) p
     packetFrom version (headerXid h) (PortNo 1) 1 2 p
     (out, ()) <- expect "the answer to the packet" (\case PacketOutMessage _ -> Just (); _ -> Nothing) p
     sendMessageOf version (headerXid out) (Error 1 6 "") p

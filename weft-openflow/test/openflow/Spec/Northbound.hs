@@ -148,7 +148,7 @@ portsAlone :: Version -> TestTree
 portsAlone version = testCase (show version <> ": ports are shown without discovery of links") . withTestController (patient defaultSettings {settingsPortStats = Nothing, settingsTopology = Nothing}) $ \c address -> withPeer address $ \p -> do
   switchHandshake c version 1 p
   when (version == V13) $ do
-    (h, ()) <- expect "the request for the ports" (\m -> if m == StatsRequestMessage PortDescRequest then Just () else Nothing) p
+    (h, ()) <- expect "the request for the ports" (\m -> if m == StatsRequestMessage False PortDescRequest then Just () else Nothing) p
     sendMessageOf V13 (headerXid h) (StatsReplyMessage False (PortDescReply [port i 0 | i <- [1 .. 4]])) p
   side <- newNorthbound localClients c
   Http.withServer (Http.setHost "127.0.0.1" (Http.setPort 0 Http.defaultSettings)) (northbound side) $ \server -> case Http.serverAddress server of

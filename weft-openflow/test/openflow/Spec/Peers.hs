@@ -243,6 +243,7 @@ truncatedPacket version = testCase (show version <> ": a packet of which only th
   incidents <- newIORef []
   withTestController plain {settingsOnIncident = \case { PacketTruncated _ n total -> atomicModifyIORef' incidents (\is -> ((n, total) : is, ())); _ -> pure () }} $ \c address -> withPeer address $ \p -> do
     switchHandshake c version 1 p
+    announcePorts version p
     void (expect "the configuration" (\case SetConfig _ -> Just (); _ -> Nothing) p)
     let frame to from size = B.pack (mac to ++ mac from ++ [8, 0]) <> B.replicate (size - 14) 0
         mac n = if n == 255 then replicate 6 255 else [2, 0, 0, 0, 0, n]

@@ -181,7 +181,7 @@ portsOfTakenOver version = testCase (show version <> ": a new master's applicati
     second @?= first
     when (version == V10) (B.length second @?= 4)
     when (version == V13) $ do
-      (h, ()) <- expect "the request for ports" (\case StatsRequestMessage PortDescRequest -> Just (); _ -> Nothing) p
+      (h, ()) <- expect "the request for ports" (\case StatsRequestMessage False PortDescRequest -> Just (); _ -> Nothing) p
       sendMessageOf V13 (headerXid h) (StatsReplyMessage False (PortDescReply [Port (PortNo 1) (MacAddress 1) "p" 0 0 (0, 0, 0, 0) (0, 0)])) p
       (_, third) <- echoes' p
       third @?= "port"

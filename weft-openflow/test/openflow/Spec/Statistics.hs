@@ -35,7 +35,7 @@ asked :: Controller -> Peer -> IO (Xid, MVar (Either RequestFailure [StatsReply]
 asked c p = do
   result <- newEmptyMVar
   _ <- forkIO (askSwitch c (DatapathId 1) (FlowStatsRequest everyFlow) >>= putMVar result)
-  (h, _) <- expect "the request" (\case StatsRequestMessage (FlowStatsRequest f) -> Just f; _ -> Nothing) p
+  (h, _) <- expect "the request" (\case StatsRequestMessage False (FlowStatsRequest f) -> Just f; _ -> Nothing) p
   pure (headerXid h, result)
 
 inParts :: TestTree
@@ -67,7 +67,7 @@ sharedReads = testCase "threads that ask a switch for the same share requests" .
   -- Those that come later than this share further requests.
   threadDelay 300000
   let reply number n = sendMessageOf V13 number (StatsReplyMessage False (FlowStatsReply [FlowStats 0 n 0 1 0 0 0 0 0 0 [] []])) p
-      flowsRequest = \case StatsRequestMessage (FlowStatsRequest _) -> Just (); _ -> Nothing
+      flowsRequest = \case StatsRequestMessage False (FlowStatsRequest _) -> Just (); _ -> Nothing
   reply xid 1
   takeMVar first >>= (@?= Right [1]) . fmap ages
   served <- newIORef (0 :: Int)
@@ -92,12 +92,12 @@ lateAnswer = testCase "a switch that does not answer has one request for the sam
   -- What configures the switch may still come before.
   let isReply = \case
         EchoReply _ -> Just True
-        StatsRequestMessage (FlowStatsRequest _) -> Just False
+        StatsRequestMessage False (FlowStatsRequest _) -> Just False
         _ -> Nothing
   (_, replied) <- expect "the reply" isReply p
   assertBool "a second request" replied
   sendMessageOf V13 xid (StatsReplyMessage False (FlowStatsReply [])) p
-  (h, ()) <- expect "the next request" (\case StatsRequestMessage (FlowStatsRequest _) -> Just (); _ -> Nothing) p
+  (h, ()) <- expect "the next request" (\case StatsRequestMessage False (FlowStatsRequest _) -> Just (); _ -> Nothing) p
   sendMessageOf V13 (headerXid h) (StatsReplyMessage False (FlowStatsReply [])) p
   takeMVar again >>= (@?= Right [FlowStatsReply []])
 
@@ -128,7 +128,7 @@ withCounters settings ports act = withTestController (patient settings) $ \c add
   answered <- newIORef (0 :: Int)
   let stats = PortStatsReply [PortStats (PortNo (fromIntegral n)) (replicate 12 7) (0, 0) | n <- [1 .. ports]]
       answers = do
-        (h, ()) <- expect "a request for counters" (\case StatsRequestMessage (PortStatsRequest _) -> Just (); _ -> Nothing) p
+        (h, ()) <- expect "a request for counters" (\case StatsRequestMessage False (PortStatsRequest _) -> Just (); _ -> Nothing) p
         sendMessageOf V10 (headerXid h) (StatsReplyMessage False stats) p
         modifyIORef' answered (+ 1)
         answers
@@ -159,6 +159,6 @@ muteSwitch :: TestTree
 muteSwitch = testCase "a switch that does not answer does not delay the counters of others" $
   withCounters plain {settingsPortStats = Just (milliseconds 10)} 1 $ \c address answered -> withPeer address $ \mute -> do
     switchHandshake c V10 2 mute
-    _ <- expect "a request for counters" (\case StatsRequestMessage (PortStatsRequest _) -> Just (); _ -> Nothing) mute
+    _ <- expect "a request for counters" (\case StatsRequestMessage False (PortStatsRequest _) -> Just (); _ -> Nothing) mute
     before <- answered
     eventually "20 answers of the other switch" ((>= before + 20) <$> answered)

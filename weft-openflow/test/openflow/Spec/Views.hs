@@ -75,6 +75,7 @@ manyHosts = testCase "many hosts are written in parts, and once" $ do
   Http.withServer (Http.setHost "127.0.0.1" (Http.setPort 0 Http.defaultSettings)) (fakeEtcd store) $ \server -> case Http.serverAddress server of
     SockAddrInet port _ -> bracket (startMember ("http://127.0.0.1:" <> show port) "one") (cancel . memberThread) $ \m -> withPeer (memberAddress m) $ \p -> do
       switchHandshake (memberController m) V13 1 p
+      announcePorts V13 p
       eventually' [m] "it is the master" (clusterMaster (memberCluster m) (DatapathId 1))
       -- Before it has the answer, it ignores packets.
       _ <- expect "ROLE_REQUEST" (\case RoleRequest RoleMaster _ -> Just (); _ -> Nothing) p

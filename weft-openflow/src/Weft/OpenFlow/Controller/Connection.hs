@@ -19,6 +19,7 @@ import qualified Data.Map.Strict as Map
 import Data.Maybe (fromMaybe)
 import GHC.Conc (labelThread)
 import Weft.OpenFlow.App
+import Weft.OpenFlow.Controller.Descriptions
 import Weft.OpenFlow.Controller.Discovery
 import Weft.OpenFlow.Controller.Dispatch
 import Weft.OpenFlow.Controller.Errors
@@ -61,6 +62,8 @@ serveConnection c plain = do
       r <- newReader connection deadline
       version <- negotiate (settingsVersions settings) sendQueue r
       features <- askFeatures version sendQueue r
+      -- Before its incidents count as those of the switch.
+      settingsMayClaim settings connection (featuresDatapath features) >>= mapM_ (throwIO . Refused)
       writeIORef who $! Just $! featuresDatapath features
       session <- newSession c sendQueue version features
       rest <- leftOver r
@@ -87,11 +90,12 @@ newSession c sendQueue version features = do
     <*> newIORef Nothing
     <*> newIORef Nothing
     <*> newIORef 0
+    <*> newIORef noDescriptions
 
 -- | Run an action while the session is registered with the controller. A switch has one connection. If another one is
 -- registered with its datapath ID, that one is sent an echo request: if it answers, this one is refused; otherwise this one
 -- takes its place, since the switch has lost the other one. Anybody may claim a datapath ID, also with a certificate of
--- TLS, which does not name one; what answers is left alone.
+-- TLS, unless 'settingsMayClaim' refuses it; what answers is left alone.
 --
 -- The session is removed by a thread of its own: an exception that interrupts this one must not leave it registered.
 joined :: Controller -> Session -> [Port] -> IO a -> IO a
@@ -205,9 +209,10 @@ batch c s one rest = do
       Whole h message behind -> do
         verdict <- handleMessage c s context out h message
         case verdict of
-          Continue
-            | n == 0 && not (B.null one) -> each context out 1 rest
-            | otherwise -> each context out (n + 1 :: Int) behind
+          Continue -> do
+            -- Other messages may have changed what the context has: the ports, or how to flood.
+            context' <- if headerType h == typePacketIn then pure context else contextNow c s
+            if n == 0 && not (B.null one) then each context' out 1 rest else each context' out (n + 1 :: Int) behind
           Finish _ -> pure (verdict, B.empty, n)
       Missing _ -> pure (Continue, bytes, n)
       Unframed h -> do
@@ -221,7 +226,7 @@ batch c s one rest = do
 setUp :: Controller -> Session -> Features -> IO ()
 setUp c s features = do
   let version = sessionVersion s
-  sendHere (sessionOutlet s) [bytes | version == V13, Just bytes <- [encode version 4 (StatsRequestMessage PortDescRequest)]]
+  sendHere (sessionOutlet s) [bytes | version == V13, Just bytes <- [encode version 4 (StatsRequestMessage False PortDescRequest)]]
   before <- readMVar (sessionRole s)
   role <- settingsRole (controllerSettings c) (featuresDatapath (sessionFeatures s))
   first <- modifyMVar (sessionRole s) $ \now ->

@@ -107,11 +107,9 @@ topologyStep c step = do
 contextNow :: Controller -> Session -> IO Context
 contextNow c s = do
   time <- currentMillis
-  flood <-
-    if isJust (settingsTopology (controllerSettings c))
-      then flooding d <$> readIORef (controllerTopology c)
-      else pure FloodByItself
-  pure (Context time d (sessionVersion s) flood)
+  topology <- readIORef (controllerTopology c)
+  let flood = if isJust (settingsTopology (controllerSettings c)) then flooding d topology else FloodByItself
+  pure (Context time d (sessionVersion s) flood (maybe Map.empty switchPorts (Map.lookup d (topologySwitches topology))))
   where
     d = featuresDatapath (sessionFeatures s)
 

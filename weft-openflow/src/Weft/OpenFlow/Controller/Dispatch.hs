@@ -15,6 +15,7 @@ import qualified Data.Map.Strict as Map
 import Data.Maybe (fromMaybe)
 import Weft.Duration (toSeconds)
 import Weft.OpenFlow.App
+import Weft.OpenFlow.Controller.Descriptions
 import Weft.OpenFlow.Controller.Discovery
 import Weft.OpenFlow.Controller.Errors
 import Weft.OpenFlow.Controller.Requests
@@ -149,7 +150,9 @@ handleOther c s context out h message = case message of
       Nothing -> do
         report c (SwitchError d (fromIntegral t) (fromIntegral code))
         unless asked (deliverHere (headerXid h) (Other message))
-  PortStatus reason port -> portNow reason port
+  PortStatus reason port -> do
+    modifyIORef' (sessionDescriptions s) (statusArrived (portNumber port))
+    portNow reason port
   FlowRemovedMessage r
     | removedCookie r == tableMissCookie && sessionVersion s == V13 -> do
       active <- readIORef (sessionActive s)
@@ -158,7 +161,11 @@ handleOther c s context out h message = case message of
   StatsReplyMessage more reply -> do
     asked <- answered s h more reply
     case reply of
-      PortDescReply ports -> mapM_ (portNow PortAdded) ports
+      PortDescReply ports -> do
+        before <- readIORef (sessionDescriptions s)
+        let (!after, valid) = partArrived (headerXid h) more ports before
+        writeIORef (sessionDescriptions s) after
+        mapM_ (portNow PortAdded) valid
       _ -> unless asked (deliverHere (headerXid h) (Other message))
   _ -> deliverHere (headerXid h) (Other message)
   where
@@ -167,7 +174,7 @@ handleOther c s context out h message = case message of
     becameActive event = do
       deliverHere 0 event
       -- What the applications answer comes first.
-      void (writeMessage out (sessionVersion s) 4 (StatsRequestMessage PortDescRequest))
+      void (writeMessage out (sessionVersion s) 4 (StatsRequestMessage False PortDescRequest))
     portNow reason port = do
       -- Also without discovery of links: the northbound interface shows the ports.
       topologyStep c $ case reason of

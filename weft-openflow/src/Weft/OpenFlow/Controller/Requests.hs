@@ -67,7 +67,7 @@ mostKinds = 16
 -- | Request statistics from a switch. Threads that ask for the same at the same time share requests, as described above.
 -- Waits at most twice 'patience': for an earlier request, and for its own.
 askShared :: Controller -> Session -> StatsRequest -> IO Outcome
-askShared c s request = case encode (sessionVersion s) 0 (StatsRequestMessage request) of
+askShared c s request = case encode (sessionVersion s) 0 (StatsRequestMessage False request) of
   Nothing -> pure (Left NotInVersion)
   Just kind -> do
     mine <- newEmptyMVar
@@ -88,7 +88,7 @@ readingThread c s request kind first = do
   go first
   where
     go var = do
-      outcome <- try (pending c s [StatsRequestMessage request] (publish var))
+      outcome <- try (pending c s [StatsRequestMessage False request] (publish var))
       either (\e -> report c (Failed (e :: SomeException))) pure outcome
       _ <- tryPutMVar var (Left NoReply)
       join . atomicModifyIORef' (sessionReads s) $ \m -> case Map.lookup kind m of

@@ -55,6 +55,7 @@ import Data.Word (Word16, Word32, Word64, Word8)
 import GHC.Clock (getMonotonicTimeNSec)
 import Weft.Duration (Duration, seconds)
 import Weft.OpenFlow.App
+import Weft.OpenFlow.Controller.Descriptions
 import Weft.OpenFlow.Controller.Reports
 import Weft.OpenFlow.Controller.SendQueue
 import Weft.OpenFlow.Lldp
@@ -91,6 +92,10 @@ data Settings = Settings
     settingsPortStats :: Maybe Duration,
     -- | Converts an accepted connection before its first byte is read, for example to TLS.
     settingsUpgrade :: Connection -> IO Connection,
+    -- | Whether a connection, as 'settingsUpgrade' has made it, may claim a datapath ID; if not, the reason. It can compare
+    -- the ID with the certificate in its 'Weft.Transport.connSecurity'. A connection that may is subject to
+    -- 'settingsTakeover' like any other.
+    settingsMayClaim :: Connection -> DatapathId -> IO (Maybe String),
     -- | The controller's role at a switch that connects, and the generation ID of the election. In 1.3 the controller
     -- sends them to the switch; 1.0 has no roles, and a slave sends nothing but echoes. 'Nothing': the controller acts as
     -- an equal. A switch of 1.3 may have seen a later generation ID; it is then asked with one that it accepts.
@@ -134,7 +139,7 @@ data Incident
   deriving (Show)
 
 -- | Settings for both versions: an echo request after 10 s of silence, and the connection closed after 10 s more;
--- handshakes of at most 10 s; at most 30 s in which a switch receives nothing; 2 s to defend a datapath ID; LLDP frames
+-- handshakes of at most 10 s; at most 30 s in which a switch receives nothing; 2 s to defend a datapath ID, which any connection may claim; LLDP frames
 -- every 5 s, with a random key; counters of ports every 5 s; no roles; problems are not reported.
 defaultSettings :: Settings
 defaultSettings =
@@ -150,6 +155,7 @@ defaultSettings =
       settingsTakeover = seconds 2,
       settingsPortStats = Just (seconds 5),
       settingsUpgrade = pure,
+      settingsMayClaim = \_ _ -> pure Nothing,
       settingsRole = const (pure Nothing),
       settingsActiveUntil = pure maxBound,
       settingsOnIncident = const (pure ()),
@@ -343,7 +349,9 @@ data Session = Session
     -- | Why the switch did not give the role that was last asked for. Used while 'sessionRole' is held.
     sessionRefusal :: !(IORef (Maybe String)),
     -- | When the table-miss flow was last installed again, or is going to be. Used by the switch's thread.
-    sessionTableMiss :: !(IORef Millis)
+    sessionTableMiss :: !(IORef Millis),
+    -- | Descriptions of its ports that are arriving. Used by the switch's thread.
+    sessionDescriptions :: !(IORef Descriptions)
   }
 
 -- | A request for a role (1.3); see "Weft.OpenFlow.Controller.Roles".
@@ -424,7 +432,7 @@ activeNow c s = do
   end <- settingsActiveUntil (controllerSettings c)
   if active && end /= maxBound then (< end) <$> currentMillis else pure active
 
--- | 'postMessage', if this controller's role permits it. A slave changes no flows and sends no packets (1.3.5, 6.3.4), and
+-- | 'postMessage', if this controller's role permits it. A slave changes nothing and sends no packets (1.3.5, 6.3.4), and
 -- to a switch of 1.0, which has no roles, it sends nothing but echoes.
 sendTo :: Controller -> Session -> Xid -> Message -> IO (Either RequestFailure ())
 sendTo c s xid message = do
@@ -438,6 +446,10 @@ sendTo c s xid message = do
       EchoReply _ -> True
       FlowModMessage _ -> False
       PacketOutMessage _ -> False
+      GroupModMessage _ -> False
+      PortModMessage _ -> False
+      TableMod _ _ -> False
+      MeterModMessage _ -> False
       _ -> sessionVersion s /= V10
 
 -- | The remote address of a connection, as text. A listener for both families sees clients of IPv4 at IPv4-mapped

@@ -40,7 +40,7 @@ import Numeric (showHex)
 import Text.Read (readMaybe)
 import Weft.OpenFlow.Match
 import Weft.OpenFlow.Types
-import Weft.OpenFlow.Wire.Match (fieldOf, isPrefix, oxmOf)
+import Weft.OpenFlow.Wire.Match (fieldFits, fieldOf, isPrefix, oxmOf)
 
 -- Encoding --------------------------------------------------------------------------------
 
@@ -171,6 +171,7 @@ otherField c f = withText "hexadecimal digits" $ \t -> do
       inPairs (a : b : rest) = fromIntegral (16 * a + b) : inPairs rest
       inPairs _ = []
   when (T.null t || odd (T.length t) || T.length t > 510 || not (T.all isHexDigit t)) (fail "expected 1 to 255 bytes, each as two hexadecimal digits")
+  unless (fieldFits c f (B.length bytes)) (fail "the field has another length")
   case fieldOf c f bytes of
     other@OtherField {}
       | hasZeroMask other -> fail "the mask has no bit; without the field, all packets match"

@@ -112,7 +112,7 @@ getAction13 kind = case kind of
   18 -> pure PopVlan
   21 -> SetQueue <$> getWord32
   22 -> Group <$> getWord32
-  25 -> SetField <$> getField
+  25 -> SetField <$> blame BadSetLength getField
   _ -> OtherAction kind <$> getRest
 
 -- Both ----------------------------------------------------------------------------------

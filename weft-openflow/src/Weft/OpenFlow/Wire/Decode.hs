@@ -22,6 +22,7 @@ import Weft.OpenFlow.Wire.Action
 import Weft.OpenFlow.Wire.Get
 import Weft.OpenFlow.Wire.Header
 import Weft.OpenFlow.Wire.Match
+import Weft.OpenFlow.Wire.Resources
 import Weft.OpenFlow.Wire.Statistics
 
 -- | Decode a string that is exactly one message.
@@ -82,36 +83,35 @@ common version kind = case kind of
 -- | Decode the types that have different numbers in the two versions.
 special :: Version -> Word8 -> Get Message
 special V10 kind = case kind of
-  16 -> StatsRequestMessage <$> getStatsRequest V10
+  15 -> PortModMessage <$> getPortMod V10
+  16 -> uncurry StatsRequestMessage <$> getStatsRequest V10
   17 -> uncurry StatsReplyMessage <$> getStatsReply V10
   18 -> pure BarrierRequest
   19 -> pure BarrierReply
+  20 -> QueueConfigRequest <$> getQueueRequest V10
+  21 -> uncurry QueueConfigReply <$> getQueueReply V10
   _ -> bad (BadType (fromIntegral kind))
 special V13 kind = case kind of
-  18 -> StatsRequestMessage <$> getStatsRequest V13
+  15 -> GroupModMessage <$> getGroupMod
+  16 -> PortModMessage <$> getPortMod V13
+  17 -> uncurry TableMod <$> getTableMod
+  18 -> uncurry StatsRequestMessage <$> getStatsRequest V13
   19 -> uncurry StatsReplyMessage <$> getStatsReply V13
   20 -> pure BarrierRequest
   21 -> pure BarrierReply
+  22 -> QueueConfigRequest <$> getQueueRequest V13
+  23 -> uncurry QueueConfigReply <$> getQueueReply V13
   24 -> RoleRequest <$> getRole <* skip 4 <*> getWord64
   25 -> RoleReply <$> getRole <* skip 4 <*> getWord64
   26 -> pure GetAsyncRequest
   27 -> GetAsyncReply <$> getAsync
   28 -> SetAsync <$> getAsync
+  29 -> MeterModMessage <$> getMeterMod
   _ -> bad (BadType (fromIntegral kind))
   where
     getRole = getEnum BadRole . fromIntegral =<< getWord32
     pair = (,) <$> getWord32 <*> getWord32
     getAsync = AsyncConfig <$> pair <*> pair <*> pair
-
--- | A value of an enumeration, numbered from 0.
-getEnum :: (Enum a, Bounded a) => (Int -> Problem) -> Int -> Get a
-getEnum problem n = result
-  where
-    result
-      | n >= 0 && n <= fromEnum (maxBound `asIn` result) = pure (toEnum n)
-      | otherwise = bad (problem n)
-    asIn :: b -> Get b -> b
-    asIn = const
 
 -- | The elements of a HELLO: version bitmaps. Unknown elements are skipped.
 getHello :: Get Message

@@ -24,6 +24,7 @@ import Weft.OpenFlow.Types
 import Weft.OpenFlow.Wire.Action
 import Weft.OpenFlow.Wire.Match
 import Weft.OpenFlow.Wire.Put
+import Weft.OpenFlow.Wire.Resources
 import Weft.OpenFlow.Wire.Statistics
 
 -- | Encode a message. 'Nothing' if the version has no such message, field or action, or if it would be longer than
@@ -52,15 +53,21 @@ putMessage version xid message = case message of
   FlowModMessage f -> case usualFlowSize version f of
     0 -> framed version 14 xid (putFlowMod version f)
     n -> putRaw n (pokeUsualFlow version xid f n)
-  StatsRequestMessage r -> framed version (16 + shift) xid (putStatsRequest version r)
+  GroupModMessage g -> only13 15 (putGroupMod g)
+  PortModMessage p -> framed version (case version of V10 -> 15; V13 -> 16) xid (putPortMod version p)
+  TableMod table c -> only13 17 (putTableMod table c)
+  StatsRequestMessage more r -> framed version (16 + shift) xid (putStatsRequest version more r)
   StatsReplyMessage more r -> framed version (17 + shift) xid (putStatsReply version more r)
   BarrierRequest -> framed version (18 + shift) xid mempty
   BarrierReply -> framed version (19 + shift) xid mempty
+  QueueConfigRequest p -> framed version (20 + shift) xid (putQueueRequest version p)
+  QueueConfigReply p queues -> framed version (21 + shift) xid (putQueueReply version p queues)
   RoleRequest r generation -> only13 24 (role r generation)
   RoleReply r generation -> only13 25 (role r generation)
   GetAsyncRequest -> only13 26 mempty
   GetAsyncReply a -> only13 27 (async a)
   SetAsync a -> only13 28 (async a)
+  MeterModMessage m -> only13 29 (putMeterMod m)
   where
     shift = case version of V10 -> 0; V13 -> 2
     only13 kind body = putUnless (version == V10) (framed version kind xid body)

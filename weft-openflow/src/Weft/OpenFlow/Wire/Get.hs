@@ -26,7 +26,9 @@ module Weft.OpenFlow.Wire.Get
     skip,
     remaining,
     isolate,
+    exactly,
     untilEnd,
+    getEnum,
 
     -- * Reading at an offset
     byteAt,
@@ -67,6 +69,16 @@ data Problem
     BadMatchLength
   | -- | An unknown command of a FLOW_MOD.
     BadCommand !Int
+  | -- | The length of the field of a SET_FIELD does not fit.
+    BadSetLength
+  | -- | An unknown command of a GROUP_MOD.
+    BadGroupCommand !Int
+  | -- | An unknown type of a group.
+    BadGroupType !Int
+  | -- | The length of a bucket does not fit.
+    BadBucket
+  | -- | An unknown command of a METER_MOD.
+    BadMeterCommand !Int
   | -- | An unknown role.
     BadRole !Int
   | -- | An unknown reason of a PORT_STATUS.
@@ -86,6 +98,11 @@ problemError version problem bytes = case (problem, version) of
   (BadMatchLength, _) -> standard 4 1
   (BadCommand _, V10) -> standard 3 4
   (BadCommand _, V13) -> standard 5 6
+  (BadSetLength, _) -> standard 2 14
+  (BadGroupType _, _) -> standard 6 10
+  (BadGroupCommand _, _) -> standard 6 11
+  (BadBucket, _) -> standard 6 12
+  (BadMeterCommand _, _) -> standard 12 4
   (BadRole _, _) -> standard 11 2
   (BadReason _, V10) -> Error 0xb0c2 0 (nicira <> B.pack [0, 1, 2, 5] <> offending)
   (BadReason _, V13) -> Error 0xffff 5 (nicira <> offending)
@@ -177,6 +194,13 @@ isolate n (Get g) = do
   part <- getBytes n
   Get $ \s no yes -> g part no (\a _ -> yes a s)
 
+-- | Run a parser that has to read the whole input. If it leaves bytes, that is a 'BadLength'.
+exactly :: Get a -> Get a
+exactly g = do
+  a <- g
+  left <- remaining
+  if left == 0 then pure a else bad BadLength
+
 -- | Run a parser repeatedly until the input ends. If it consumes nothing, that is a 'BadLength'.
 untilEnd :: Get a -> Get [a]
 untilEnd g = do
@@ -187,6 +211,16 @@ untilEnd g = do
       a <- g
       after <- remaining
       if after >= before then bad BadLength else (a :) <$> untilEnd g
+
+-- | A value of an enumeration, numbered from 0; otherwise the problem with this number.
+getEnum :: (Enum a, Bounded a) => (Int -> Problem) -> Int -> Get a
+getEnum problem n = result
+  where
+    result
+      | n >= 0 && n <= fromEnum (maxBound `asIn` result) = pure (toEnum n)
+      | otherwise = bad (problem n)
+    asIn :: b -> Get b -> b
+    asIn = const
 
 -- Reading at an offset ------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ module Weft.OpenFlow.Wire.Match
     putField,
     getField,
     fieldOf,
+    fieldFits,
     oxmOf,
     isPrefix,
     putPort,
@@ -134,7 +135,7 @@ putField field = case field of
   IcmpType n -> byte 19 n
   IcmpCode n -> byte 20 n
   OtherField c f s ->
-    putUnless (B.length s > 255) (putWord16 c <> putWord8 f <> putWord8 (fromIntegral (B.length s)) <> putBytes s)
+    putUnless (not (fieldFits c f (B.length s))) (putWord16 c <> putWord8 f <> putWord8 (fromIntegral (B.length s)) <> putBytes s)
   where
     header n len = putWord32 (0x80000000 .|. (n `shiftL` 9) .|. len)
     short n v = header n 2 <> putWord16 v
@@ -150,8 +151,23 @@ getField = do
   c <- getWord16
   f <- getWord8
   len <- fromIntegral <$> getWord8
-  body <- getBytes len
-  pure (fieldOf c f body)
+  if fieldFits c f len then fieldOf c f <$> getBytes len else bad BadLength
+
+-- | Whether the payload of a field, given by its class and its number with mask bit, can have that many bytes. Each field
+-- needs some; the sizes of OpenFlow's own ones are given (1.3.5, 7.2.3.7), and a mask has the size of the value. What is
+-- behind the number of an experimenter is not known.
+fieldFits :: Word16 -> Word8 -> Int -> Bool
+fieldFits c f n
+  | n <= 0 || n > 255 = False
+  | c == 0xffff = n > 4
+  | c == 0x8000, size : _ <- drop (fromIntegral (f `shiftR` 1)) basicSizes = n == if masked then 2 * size else size
+  | otherwise = not masked || even n
+  where
+    masked = testBit f 0
+
+-- | The sizes of the fields of class 0x8000 in bytes, from number 0 on.
+basicSizes :: [Int]
+basicSizes = [4, 4, 8, 6, 6, 2, 2, 1, 1, 1, 1, 4, 4, 2, 2, 2, 2, 2, 2, 1, 1, 2, 4, 4, 6, 6, 16, 16, 4, 1, 1, 16, 6, 6, 4, 1, 1, 3, 8, 2]
 
 -- | The field of a class, a number with mask bit, and a payload.
 fieldOf :: Word16 -> Word8 -> ByteString -> Field

@@ -12,6 +12,7 @@ module Weft.OpenFlow.Wire.Statistics
 where
 
 import Control.Monad (replicateM)
+import Data.Bits (testBit)
 import Data.ByteString.Short (fromShort, toShort)
 import Data.Word (Word16)
 import Weft.OpenFlow.Message
@@ -23,17 +24,17 @@ import Weft.OpenFlow.Wire.Put
 
 -- Requests ------------------------------------------------------------------------------
 
--- | Write the type, the flags and the body of a request.
-putStatsRequest :: Version -> StatsRequest -> Put
-putStatsRequest version request = case request of
-  DescRequest -> envelope version 0 False mempty
-  FlowStatsRequest f -> envelope version 1 False (putFilter version f)
-  TableStatsRequest -> envelope version 3 False mempty
-  PortStatsRequest p -> envelope version 4 False $ case version of
+-- | Write the type, the flags and the body of a request, or of a part of it: 'True' if more parts follow. In 1.0 none can.
+putStatsRequest :: Version -> Bool -> StatsRequest -> Put
+putStatsRequest version more request = putUnless (more && version == V10) $ case request of
+  DescRequest -> envelope version 0 more mempty
+  FlowStatsRequest f -> envelope version 1 more (putFilter version f)
+  TableStatsRequest -> envelope version 3 more mempty
+  PortStatsRequest p -> envelope version 4 more $ case version of
     V10 -> putPort V10 p <> putZeros 6
     V13 -> putPort V13 p <> putZeros 4
-  PortDescRequest -> putUnless (version == V10) (envelope version 13 False mempty)
-  OtherStatsRequest kind body -> envelope version kind False (putBytes body)
+  PortDescRequest -> putUnless (version == V10) (envelope version 13 more mempty)
+  OtherStatsRequest kind body -> envelope version kind more (putBytes body)
 
 envelope :: Version -> Word16 -> Bool -> Put -> Put
 envelope version kind more body = putWord16 kind <> putWord16 (if more then 1 else 0) <> putZeros (gap version) <> body
@@ -54,12 +55,12 @@ putFilter V13 f =
     <> putWord64 (filterCookieMask f)
     <> putMatch V13 (filterMatch f)
 
--- | Read the type, the flags and the body of a request.
-getStatsRequest :: Version -> Get StatsRequest
+-- | Read the type, the flags and the body of a request. The flags of 1.0 have no meaning.
+getStatsRequest :: Version -> Get (Bool, StatsRequest)
 getStatsRequest version = do
   kind <- getWord16
-  skip (2 + gap version)
-  case kind of
+  flags <- getWord16 <* skip (gap version)
+  (,) (version == V13 && testBit flags 0) <$> case kind of
     0 -> pure DescRequest
     1 -> FlowStatsRequest <$> getFilter version
     3 -> pure TableStatsRequest
