@@ -7,7 +7,7 @@ module Controlled (tests) where
 
 import Control.Concurrent (forkIO, killThread, threadDelay)
 import Control.Exception (bracket, finally)
-import Control.Monad (forM_, forever, replicateM_, unless, void)
+import Control.Monad (forM, forM_, forever, replicateM_, unless, void)
 import qualified Data.ByteString as B
 import Data.List (isInfixOf, isPrefixOf, partition)
 import Data.Maybe (mapMaybe)
@@ -15,6 +15,7 @@ import Data.String (fromString)
 import GHC.Clock (getMonotonicTime)
 import Network.Socket
 import Network.Socket.ByteString (recv, sendAll)
+import Numeric (showHex, showOct)
 import Program
 import System.Directory (listDirectory)
 import System.Exit (ExitCode (..))
@@ -29,7 +30,7 @@ import Weft.Test.OpenVSwitch
 import Weft.Test.Skip (needProgram, skipUnless, testCase)
 
 tests :: FilePath -> TestTree
-tests program = testGroup "controller" (log' program : unwritableLog program : unreadLog program : manyReaders program : noEtcd program : unauthorised program : slow program : rejected program : map (killed program) ["OpenFlow10", "OpenFlow13"])
+tests program = testGroup "controller" (log' program : unwritableLog program : unreadLog program : manyReaders program : noEtcd program : unauthorised program : slow program : rejected program : boundCertificates program : badCertificates program : map (killed program) ["OpenFlow10", "OpenFlow13"])
 
 -- | Each of 300 connections of the same switch is three events.
 log' :: FilePath -> TestTree
@@ -167,6 +168,54 @@ rejected program = testCase "the log says why a switch's certificate is rejected
       line <- hGetLine (errors p)
       let expected = ["weft: the connection of 127.0.0.1:", " before its handshake ended: TLS: certificate rejected: it is not of X.509 version 3"]
       assertBool line (all (`isInfixOf` line) expected)
+
+-- | Two switches with certificates of the same authority, each bound to a datapath ID.
+boundCertificates :: FilePath -> TestTree
+boundCertificates program = testCase "a datapath ID can be claimed with its certificate only" $ do
+  needProgram "openssl"
+  withFolder $ \folder -> do
+    let file name = folder <> "/" <> name
+        openssl arguments = do
+          (code, out, why) <- readProcessWithExitCode "timeout" ("60" : "openssl" : arguments) ""
+          assertEqual why ExitSuccess code
+          pure out
+    _ <- openssl ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=authority", "-keyout", file "ca.key", "-out", file "ca.pem"]
+    writeFile (file "extensions") "basicConstraints=CA:FALSE\nextendedKeyUsage=clientAuth\n"
+    prints <- forM ["a", "b"] $ \name -> do
+      _ <- openssl ["req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=" <> name, "-keyout", file (name <> ".key"), "-out", file (name <> ".csr")]
+      _ <- openssl ["x509", "-req", "-in", file (name <> ".csr"), "-CA", file "ca.pem", "-CAkey", file "ca.key", "-CAcreateserial", "-extfile", file "extensions", "-days", "2", "-out", file (name <> ".pem")]
+      takeWhile (/= '\n') . drop 1 . dropWhile (/= '=') <$> openssl ["x509", "-noout", "-fingerprint", "-sha256", "-in", file (name <> ".pem")]
+    -- The second one without colons, and for two IDs.
+    case prints of
+      [a, b] -> writeFile (file "bindings") (unlines ["# switches", "1 " <> a, "", "0000000000000002 " <> filter (/= ':') b, "000000000000000a " <> b, "000000000000000a " <> a])
+      _ -> assertFailure "two fingerprints"
+    weft program [] ["controller", "--listen", "127.0.0.1:0", "--certificate", file "ca.pem", "--key", file "ca.key", "--switch-authorities", file "ca.pem", "--switch-certificates", file "bindings"] $ \p -> do
+      address <- last . words <$> hGetLine (output p)
+      -- HELLO, and FEATURES_REPLY with this datapath ID (1.0.1, 5.3.1). The end of the input ends the connection.
+      let claim name d = do
+            let bytes = [1, 0, 0, 8, 0, 0, 0, 1] <> [1, 6, 0, 32, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, d] <> replicate 16 (0 :: Int)
+                said = concatMap (\b -> '\\' : showOct b "") bytes
+            readProcessWithExitCode "sh" ["-c", "(printf '" <> said <> "'; sleep 1) | timeout 60 openssl s_client -quiet -no_ign_eof -connect " <> address <> " -cert " <> file (name <> ".pem") <> " -key " <> file (name <> ".key") <> " >/dev/null 2>&1"] ""
+          untilLine text = hGetLine (errors p) >>= \line -> if text `isInfixOf` line then pure line else assertBool line (not ("is connected" `isInfixOf` line)) >> untilLine text
+          served name d = claim name d >> untilLine "is connected" >>= \line -> contains line ("switch 000000000000000" <> showHex d " is connected") >> void (untilLine "is gone")
+          refused name d why = claim name d >> untilLine why >>= \line -> contains line ("000000000000000" <> showHex d "")
+      served "a" 1
+      refused "b" 1 "may not claim datapath ID"
+      served "b" 2
+      refused "a" 2 "may not claim datapath ID"
+      served "a" 10
+      served "b" 10
+      refused "a" 3 "no certificate may claim datapath ID"
+
+-- | Without them every switch would be refused, or the binding would not be what the operator means.
+badCertificates :: FilePath -> TestTree
+badCertificates program = testCase "a file of certificates with a wrong line, or with none, is refused" . withFolder $ \folder -> do
+  let file = folder <> "/bindings"
+  forM_ [("1 00", "line 1 "), ("\n1 " <> replicate 63 'a' <> "g", "line 2 "), ("10000000000000000 " <> replicate 64 'a', "line 1 "), ("# none\n", "no datapath ID")] $ \(text, why) -> do
+    writeFile file text
+    (code, _, err) <- readProcessWithExitCode program ["controller", "--listen", "127.0.0.1:0", "--certificate", "c", "--key", "k", "--switch-authorities", "a", "--switch-certificates", file] ""
+    (text, code) @?= (text, ExitFailure 2)
+    contains err why
 
 killed :: FilePath -> String -> TestTree
 killed program version = testCase (version <> ": killed (SIGKILL) and started again: flows forward meanwhile, and new hosts are learned") $ do

@@ -36,6 +36,7 @@ import Weft.OpenFlow.Northbound
 import Weft.OpenFlow.Topology (TopologySettings (..), defaultTopologySettings)
 import Weft.Socket (ServerSettings (..), defaultServerSettings, serverAddress, waitServer)
 import Weft.Tls
+import Weft.Tools.Controller.Certificates
 import Weft.Tools.Controller.Log
 import Weft.Tools.Serve.Listeners (cannotListenOn)
 import Weft.Tools.Serve.Messages (logError, logInfo)
@@ -56,7 +57,7 @@ data Arguments = Arguments
     argumentEcho :: Double,
     argumentEtcd :: Maybe [String],
     argumentName :: Maybe String,
-    argumentTls :: Maybe (FilePath, FilePath, Maybe FilePath),
+    argumentTls :: Maybe (FilePath, FilePath, Maybe (FilePath, Maybe FilePath)),
     argumentQuiet :: Bool
   }
 
@@ -103,7 +104,11 @@ arguments =
       (,,)
         <$> strOption (long "certificate" <> metavar "FILE" <> help "Use TLS with switches, with this certificate (PEM)")
         <*> strOption (long "key" <> metavar "FILE" <> help "The certificate's private key (PEM)")
-        <*> optional (strOption (long "switch-authorities" <> metavar "FILE" <> help "With TLS: switches must have a certificate of one of these authorities"))
+        <*> optional authorities
+    authorities =
+      (,)
+        <$> strOption (long "switch-authorities" <> metavar "FILE" <> help "With TLS: switches must have a certificate of one of these authorities")
+        <*> optional (strOption (long "switch-certificates" <> metavar "FILE" <> help "With --switch-authorities: a switch may claim a datapath ID only with the certificate that this file gives for it. Each line has a datapath ID and the SHA-256 fingerprint of a certificate ('openssl x509 -noout -fingerprint -sha256' prints it); an ID may have several lines, and one without any is refused. Without this option any switch may claim any ID that no other one has"))
     number :: Int -> Int -> String -> Either String Int
     number least most s = case reads s of
       [(n, "")] | n >= least && n <= most -> Right n
@@ -122,9 +127,10 @@ controller given = handle cannot . withLog $ \log' -> do
   done <- newEmptyMVar
   when (isJust (argumentName given) && isNothing (argumentEtcd given)) (wrongUsage "--name goes with --etcd")
   access <- northboundAccess given
+  certificates <- forM (argumentTls given >>= \(_, _, authorities) -> authorities >>= snd) (readCertificates >=> either wrongUsage pure)
   upgrade <- maybe (pure pure) (fmap acceptTls . newTlsServer . tlsSettings) (argumentTls given)
   forM_ [sigINT, sigTERM] (\s -> installHandler s (Catch (void (tryPutMVar done ()))) Nothing)
-  let serving more around = listening "--listen" (argumentListen given) . withController (more settings {settingsUpgrade = upgrade, settingsOnIncident = say . logLine}) server app $ \c s -> do
+  let serving more around = listening "--listen" (argumentListen given) . withController (more settings {settingsUpgrade = upgrade, settingsMayClaim = \connection d -> pure (certificates >>= \cs -> mayClaim cs connection d), settingsOnIncident = say . logLine}) server app $ \c s -> do
         logInfo ("weft: controlling switches at " <> show (serverAddress s))
         -- Without a signal it ends only if it cannot accept any more.
         around c (withHttp given complain access c (race_ (takeMVar done) (waitServer s >> ioError (userError "the listening socket was closed"))))
@@ -139,7 +145,7 @@ controller given = handle cannot . withLog $ \log' -> do
       defaultTlsServerSettings
         { tlsCertificates = [CertificateFiles certificate key],
           tlsProtocols = [],
-          tlsClientCertificates = maybe NoClientCertificates RequiredClientCertificates authorities
+          tlsClientCertificates = maybe NoClientCertificates (RequiredClientCertificates . fst) authorities
         }
     hostLife = fromIntegral (argumentHostLife given) * 1000
     echo = milliseconds (round (argumentEcho given * 1000))
