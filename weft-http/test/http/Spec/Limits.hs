@@ -77,6 +77,14 @@ tests on =
           hearEnd client >>= (@?= "")
           noConnections server
           readIORef refusals >>= (@?= [BadRequest]),
+      testOn on "a body of extensions with hardly any data is refused" . with id $ \refusals server port ->
+        withClient port $ \client -> do
+          say client ("POST /count HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n" <> C.concat (replicate 5 ("1;" <> C.replicate 4000 'x' <> "\r\na\r\n")))
+          answer <- hearAnswer client
+          answerStatus answer @?= 400
+          hearEnd client >>= (@?= "")
+          noConnections server
+          readIORef refusals >>= (@?= [BadRequest]),
       testOn on "heads in segments, and several heads in one segment" . with id $ \_ _ port ->
         withClient port $ \client -> do
           forM_ (pieces 7 (B.concat (replicate 5 (good "/hello")))) $ \p -> say client p >> threadDelay 500

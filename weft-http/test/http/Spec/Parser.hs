@@ -18,6 +18,7 @@ import qualified Data.ByteString.Char8 as C
 import qualified Data.CaseInsensitive as CI
 import Mutations (firstSeed, mutated, segments)
 import Network.HTTP.Types (Header)
+import Numeric (showHex)
 import Resident
 import System.Environment (lookupEnv)
 import Test.Tasty
@@ -61,8 +62,36 @@ tests =
           case run defaultLimits ["GET / HTTP/1.1\r\nHost: h\r\n" <> (if CI.mk name == "host" then "" else name <> ": v\r\n") <> "\r\n"] of
             ([(h, _)], Waiting) -> unless (CI.mk name == "host") (map (CI.original . fst) (drop 1 (headFields h)) @?= [name])
             other -> assertFailure (show other),
+      extensionBudget,
       localOption (mkTimeout 3600000000) (testCase "mutated requests: the same result however they are split" fuzz)
     ]
+
+-- | A body may have 16 KiB of extensions, and as many bytes more as a quarter of its data.
+extensionBudget :: TestTree
+extensionBudget = testGroup "extensions of all chunks together" (map budget bodies <> [testCase "a body without end" endless])
+  where
+    budget (name, chunks, expected) = testCase name . forM_ [1000000, 4097, 13, 1] $ \size ->
+      (size, snd (run defaultLimits (cut size (withFields "Transfer-Encoding: chunked" <> B.concat (map chunk chunks) <> "0\r\n\r\n")))) @?= (size, expected)
+    -- The bytes of its extension, and of its data.
+    chunk :: (Int, Int) -> ByteString
+    chunk (extension, n) = C.pack (hex n) <> (if extension > 0 then ";" <> C.replicate (extension - 1) 'x' else "") <> "\r\n" <> C.replicate n 'd' <> "\r\n"
+    hex n = showHex n ""
+    cut n s = if B.null s then [] else B.take n s : cut n (B.drop n s)
+    refused = RefusedBy BadRequest
+    bodies =
+      [ ("four of nearly 4 KiB, and one", replicate 4 (4095, 1) <> [(4, 1)], Waiting),
+        ("a byte more", replicate 4 (4095, 1) <> [(5, 1)], refused),
+        ("many small ones", replicate 8192 (2, 1), Waiting),
+        ("one more small one", replicate 8193 (2, 1), refused),
+        ("data that allow two bytes more", replicate 4 (4095, 1) <> [(4, 8), (2, 1)], Waiting),
+        ("and no others", replicate 4 (4095, 1) <> [(4, 8), (2, 1), (2, 1)], refused),
+        ("data that come too late for them", replicate 4 (4095, 1) <> [(4, 1), (2, 8)], refused),
+        ("signatures of 85 bytes, of chunks of 8 KiB", replicate 300 (85, 8192), Waiting)
+      ]
+    -- The last chunk has extensions, too, and they need not end for the refusal.
+    endless = case run defaultLimits (withFields "Transfer-Encoding: chunked" : replicate 1000 (chunk (4000, 1))) of
+      ([(_, body)], end) -> (B.length body, end) @?= (4, refused)
+      other -> assertFailure (show other)
 
 -- Running it -----------------------------------------------------------------------------
 

@@ -2,6 +2,9 @@
 -- Chunked bodies (RFC 9112, 7.1): sizes; extensions, which are checked and ignored; and trailer
 -- fields, which are checked and dropped. Pure, total and incremental. Each byte is examined
 -- once. The result does not depend on how the body is divided into segments.
+--
+-- Extensions are bounded, those of a chunk and those of a whole body: a client could otherwise have 4 KiB examined for each
+-- byte of the body that an application limits. The bytes of extensions that may still come are the body's credit.
 module Weft.Http.Parser.Chunked
   ( Decoder,
     newDecoder,
@@ -10,7 +13,7 @@ module Weft.Http.Parser.Chunked
   )
 where
 
-import Data.Bits (unsafeShiftL, (.|.))
+import Data.Bits (unsafeShiftL, unsafeShiftR, (.|.))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Unsafe as B
@@ -18,20 +21,20 @@ import Data.Word (Word8)
 import Weft.Http.Limits
 import Weft.Http.Parser.Bytes
 
--- | A position in a chunked body.
+-- | A position in a chunked body. All but the last two have the credit first; that of a chunk counts the chunk's data.
 data Decoder
   = -- | Within the digits of a size: its value so far, and the number of digits.
-    Size !Int !Int
-  | -- | After the digits: the size, the bytes of the line so far, and the position in the extensions.
-    Extensions !Int !Int !Extension
+    Size !Int !Int !Int
+  | -- | After the digits: the size, the bytes of extensions so far, and the position in the extensions.
+    Extensions !Int !Int !Int !Extension
   | -- | After the CR of a size line.
-    SizeEnd !Int
+    SizeEnd !Int !Int
   | -- | Within a chunk: the number of bytes left.
-    Chunk !Int
+    Chunk !Int !Int
   | -- | After a chunk's last byte; a CR has to follow.
-    ChunkCr
+    ChunkCr !Int
   | -- | After that CR; an LF has to follow.
-    ChunkLf
+    ChunkLf !Int
   | -- | In the trailer section: bytes and fields so far, and the position in a line.
     Trailer !Int !Int !Line
   | -- | The trailer section is complete.
@@ -63,7 +66,7 @@ data Line = LineStart | FieldName | FieldValue | FieldEnd | LastEnd
 
 -- | The decoder at the beginning of a body.
 newDecoder :: Decoder
-newDecoder = Size 0 0
+newDecoder = Size freeExtensions 0 0
 
 -- | The result of decoding a string.
 data Step
@@ -85,32 +88,33 @@ decode limits from bytes = go from 0
       | Finished <- place = End (B.unsafeDrop i bytes)
       | i >= end = More place
       | otherwise = case place of
-        Size n digits -> size n digits i
-        Extensions n len at
+        Size credit n digits -> size credit n digits i
+        Extensions credit n len at
           | len >= maxExtensions -> Invalid BadRequest
-          | otherwise -> maybe (Invalid BadRequest) (`go` (i + 1)) (extension n (len + 1) at (byteAt bytes i))
-        SizeEnd n
+          | otherwise -> maybe (Invalid BadRequest) (`go` (i + 1)) (extension credit n len at (byteAt bytes i))
+        SizeEnd credit n
           | byteAt bytes i /= 10 -> Invalid BadRequest
           | n == 0 -> go (Trailer 0 0 LineStart) (i + 1)
-          | otherwise -> go (Chunk n) (i + 1)
-        Chunk left
-          | left > end - i -> Bytes (B.unsafeDrop i bytes) B.empty (Chunk (left - (end - i)))
-          | otherwise -> Bytes (slice bytes i (i + left)) (B.unsafeDrop (i + left) bytes) ChunkCr
-        ChunkCr -> if byteAt bytes i == 13 then go ChunkLf (i + 1) else Invalid BadRequest
-        ChunkLf -> if byteAt bytes i == 10 then go (Size 0 0) (i + 1) else Invalid BadRequest
+          | otherwise -> go (Chunk (credit + n `unsafeShiftR` 2) n) (i + 1)
+        Chunk credit left
+          | left > end - i -> Bytes (B.unsafeDrop i bytes) B.empty (Chunk credit (left - (end - i)))
+          | otherwise -> Bytes (slice bytes i (i + left)) (B.unsafeDrop (i + left) bytes) (ChunkCr credit)
+        ChunkCr credit -> if byteAt bytes i == 13 then go (ChunkLf credit) (i + 1) else Invalid BadRequest
+        ChunkLf credit -> if byteAt bytes i == 10 then go (Size credit 0 0) (i + 1) else Invalid BadRequest
         Trailer count fields line -> either Invalid (`go` (i + 1)) (trailer limits count fields line (byteAt bytes i))
-    size n digits i
-      | d >= 0 = if digits < maxDigits then go (Size (n `unsafeShiftL` 4 .|. d) (digits + 1)) (i + 1) else Invalid BadRequest
+    size credit n digits i
+      | d >= 0 = if digits < maxDigits then go (Size credit (n `unsafeShiftL` 4 .|. d) (digits + 1)) (i + 1) else Invalid BadRequest
       | digits == 0 = Invalid BadRequest
-      | c == 13 = go (SizeEnd n) (i + 1)
-      | c == 59 = go (Extensions n 1 BeforeName) (i + 1)
-      | isBlank c = go (Extensions n 1 BeforeSemicolon) (i + 1)
+      | c == 13 = go (SizeEnd credit n) (i + 1)
+      | credit <= 0 = Invalid BadRequest
+      | c == 59 = go (Extensions credit n 1 BeforeName) (i + 1)
+      | isBlank c = go (Extensions credit n 1 BeforeSemicolon) (i + 1)
       | otherwise = Invalid BadRequest
       where
         c = byteAt bytes i
         d = hexDigit c
     -- A byte after a size or in its extensions.
-    extension n len at c = case at of
+    extension credit n len at c = case at of
       BeforeSemicolon
         | c == 59 -> to BeforeName
         | isBlank c -> to BeforeSemicolon
@@ -145,8 +149,8 @@ decode limits from bytes = go from 0
         | otherwise -> ended c
       _ -> Nothing
       where
-        to = Just . Extensions n len
-        ended 13 = Just (SizeEnd n)
+        to next = if len < credit then Just (Extensions credit n (len + 1) next) else Nothing
+        ended 13 = Just (SizeEnd (credit - len) n)
         ended 59 = to BeforeName
         ended _ = Nothing
 
@@ -175,6 +179,10 @@ trailer limits count fields line c
 maxDigits :: Int
 maxDigits = 15
 
--- | The most bytes of extensions of one chunk.
+-- | The most bytes of extensions of one chunk, with the CR behind them.
 maxExtensions :: Int
 maxExtensions = 4096
+
+-- | The bytes of extensions that a body may have without any data; a quarter of each chunk's size is added to them.
+freeExtensions :: Int
+freeExtensions = 16384
