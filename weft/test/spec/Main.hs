@@ -28,6 +28,7 @@ import qualified Spec.Interrupted
 import qualified Spec.Lifecycle
 import qualified Spec.Messages
 import qualified Spec.Metrics
+import qualified Spec.Reader
 import qualified Spec.Scope
 import qualified Spec.Sending
 import qualified Spec.Serve
@@ -99,6 +100,7 @@ group name n =
         Spec.Sending.tests,
         Spec.Serve.tests,
         Spec.Transport.tests (name == "poll"),
+        Spec.Reader.tests,
         Spec.Blocking.tests,
         Spec.Scope.tests,
         Spec.Metrics.tests,
