@@ -29,6 +29,7 @@ import qualified Spec.Lifecycle
 import qualified Spec.Messages
 import qualified Spec.Metrics
 import qualified Spec.Reader
+import qualified Spec.Resolver
 import qualified Spec.Scope
 import qualified Spec.Sending
 import qualified Spec.Serve
@@ -101,6 +102,7 @@ group name n =
         Spec.Serve.tests,
         Spec.Transport.tests (name == "poll"),
         Spec.Reader.tests,
+        Spec.Resolver.tests,
         Spec.Blocking.tests,
         Spec.Scope.tests,
         Spec.Metrics.tests,

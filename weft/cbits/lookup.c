@@ -1,0 +1,180 @@
+/* One look-up of c-ares: a channel of its own, the sockets that it has open, and the answers for the two families of
+ * addresses. A look-up belongs to one thread at a time. Nothing here waits. */
+
+#define CARES_NO_DEPRECATED
+#include <ares.h>
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/select.h>
+#include <sys/time.h>
+
+enum { FAMILIES = 2, MOST_ADDRESSES = 64, PENDING = -1 };
+
+struct wanted {
+  int fd, modes; /* 1: to read, 2: to write */
+};
+
+struct answer {
+  int status; /* PENDING, or that of c-ares */
+  int count;
+  unsigned char addresses[MOST_ADDRESSES][16];
+};
+
+struct weft_lookup {
+  ares_channel channel;
+  struct ares_options found;
+  int found_mask;
+  struct wanted *sockets;
+  int used, room;
+  struct answer answers[FAMILIES]; /* of IPv4 and IPv6 */
+};
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static void initialize(void) { ares_library_init(ARES_LIB_INIT_ALL); }
+
+/* c-ares says which sockets it wants to read or write; neither, when it closes one. Without memory a socket is not
+ * watched, and its query ends by the time-out. */
+static void note_socket(void *data, ares_socket_t fd, int readable, int writable) {
+  struct weft_lookup *l = data;
+  int modes = (readable ? 1 : 0) | (writable ? 2 : 0), i;
+  for (i = 0; i < l->used && l->sockets[i].fd != fd; i++)
+    ;
+  if (i < l->used) {
+    if (modes)
+      l->sockets[i].modes = modes;
+    else
+      l->sockets[i] = l->sockets[--l->used];
+  } else if (modes) {
+    if (l->used == l->room) {
+      int room = l->room ? 2 * l->room : 4;
+      struct wanted *more = realloc(l->sockets, room * sizeof *more);
+      if (!more) return;
+      l->sockets = more;
+      l->room = room;
+    }
+    l->sockets[l->used].fd = fd;
+    l->sockets[l->used++].modes = modes;
+  }
+}
+
+/* A new look-up, with the settings of resolv.conf except those that are given: servers as ares_set_servers_ports_csv
+ * takes them or NULL, TCP only or not, milliseconds until a server is asked again and how often, or 0. */
+int weft_lookup_new(const char *servers, int tcp, int timeout, int tries, struct weft_lookup **out) {
+  struct ares_options o;
+  int mask = ARES_OPT_SOCK_STATE_CB | ARES_OPT_FLAGS, status;
+  struct weft_lookup *l = calloc(1, sizeof *l);
+  if (!l) return ARES_ENOMEM;
+  pthread_once(&once, initialize);
+  memset(&o, 0, sizeof o);
+  o.sock_state_cb = note_socket;
+  o.sock_state_cb_data = l;
+  /* That a server failed or refused is an answer (its status would otherwise be lost, in versions before 1.20): the
+   * caller then goes on with the next server. */
+  o.flags = ARES_FLAG_NOCHECKRESP | (tcp ? ARES_FLAG_USEVC : 0);
+  if (timeout > 0) o.timeout = timeout, mask |= ARES_OPT_TIMEOUTMS;
+  if (tries > 0) o.tries = tries, mask |= ARES_OPT_TRIES;
+  status = ares_init_options(&l->channel, &o, mask);
+  if (status != ARES_SUCCESS) {
+    free(l);
+    return status;
+  }
+  if (servers) status = ares_set_servers_ports_csv(l->channel, servers);
+  if (status == ARES_SUCCESS) status = ares_save_options(l->channel, &l->found, &l->found_mask);
+  if (status != ARES_SUCCESS) {
+    ares_destroy(l->channel);
+    free(l);
+    return status;
+  }
+  *out = l;
+  return ARES_SUCCESS;
+}
+
+/* Closes its sockets. */
+void weft_lookup_free(struct weft_lookup *l) {
+  ares_destroy(l->channel);
+  ares_destroy_options(&l->found);
+  free(l->sockets);
+  free(l);
+}
+
+int weft_lookup_ndots(struct weft_lookup *l) { return (l->found_mask & ARES_OPT_NDOTS) ? l->found.ndots : 1; }
+
+/* A domain of the search list, or NULL. */
+const char *weft_lookup_domain(struct weft_lookup *l, int i) {
+  return (l->found_mask & ARES_OPT_DOMAINS) && i < l->found.ndomains ? l->found.domains[i] : NULL;
+}
+
+/* Take the first server out of the list; 0 if there is no other. Nothing may be pending. */
+int weft_lookup_next_server(struct weft_lookup *l) {
+  struct ares_addr_port_node *servers = NULL;
+  int done = 0;
+  if (ares_get_servers_ports(l->channel, &servers) == ARES_SUCCESS && servers && servers->next)
+    done = ares_set_servers_ports(l->channel, servers->next) == ARES_SUCCESS;
+  ares_free_data(servers);
+  return done;
+}
+
+static void take4(void *data, int status, int timeouts, unsigned char *reply, int length) {
+  struct answer *a = data;
+  (void)timeouts;
+  if (status == ARES_SUCCESS) {
+    struct ares_addrttl found[MOST_ADDRESSES];
+    int n = MOST_ADDRESSES, i;
+    status = ares_parse_a_reply(reply, length, NULL, found, &n);
+    if (status == ARES_SUCCESS)
+      for (i = 0; i < n; i++) memcpy(a->addresses[a->count++], &found[i].ipaddr, 4);
+  }
+  a->status = status;
+}
+
+static void take6(void *data, int status, int timeouts, unsigned char *reply, int length) {
+  struct answer *a = data;
+  (void)timeouts;
+  if (status == ARES_SUCCESS) {
+    struct ares_addr6ttl found[MOST_ADDRESSES];
+    int n = MOST_ADDRESSES, i;
+    status = ares_parse_aaaa_reply(reply, length, NULL, found, &n);
+    if (status == ARES_SUCCESS)
+      for (i = 0; i < n; i++) memcpy(a->addresses[a->count++], &found[i].ip6addr, 16);
+  }
+  a->status = status;
+}
+
+/* Ask for the addresses of a name, as it is, of the families: 1 IPv4, 2 IPv6, 3 both at once. Nothing may be pending. */
+void weft_lookup_ask(struct weft_lookup *l, const char *name, int families) {
+  int i;
+  for (i = 0; i < FAMILIES; i++) {
+    l->answers[i].status = families & (1 << i) ? PENDING : ARES_ENODATA;
+    l->answers[i].count = 0;
+  }
+  if (families & 2) ares_query(l->channel, name, 1, 28, take6, &l->answers[1]);
+  if (families & 1) ares_query(l->channel, name, 1, 1, take4, &l->answers[0]);
+}
+
+/* -1 while there is no answer. */
+int weft_lookup_status(struct weft_lookup *l, int family) { return l->answers[family].status; }
+
+int weft_lookup_count(struct weft_lookup *l, int family) { return l->answers[family].count; }
+
+const unsigned char *weft_lookup_address(struct weft_lookup *l, int family, int i) {
+  return l->answers[family].addresses[i];
+}
+
+int weft_lookup_sockets(struct weft_lookup *l) { return l->used; }
+int weft_lookup_socket(struct weft_lookup *l, int i) { return l->sockets[i].fd; }
+int weft_lookup_modes(struct weft_lookup *l, int i) { return l->sockets[i].modes; }
+
+/* Microseconds until it has something to do without an event, or -1. */
+int64_t weft_lookup_timeout(struct weft_lookup *l) {
+  struct timeval tv, *found = ares_timeout(l->channel, NULL, &tv);
+  return found ? (int64_t)found->tv_sec * 1000000 + found->tv_usec : -1;
+}
+
+/* Go on with these sockets (-1: none), and with queries whose time is over. Any socket may be closed. */
+void weft_lookup_process(struct weft_lookup *l, int readable, int writable) {
+  ares_process_fd(l->channel, readable < 0 ? ARES_SOCKET_BAD : readable, writable < 0 ? ARES_SOCKET_BAD : writable);
+}
