@@ -19,6 +19,7 @@ import qualified Spec.Boundary
 import qualified Spec.Closing
 import qualified Spec.Compatibility
 import qualified Spec.Datagrams
+import qualified Spec.Dial
 import qualified Spec.Event
 import qualified Spec.EventLife
 import qualified Spec.EventTogether
@@ -103,6 +104,7 @@ group name n =
         Spec.Transport.tests (name == "poll"),
         Spec.Reader.tests,
         Spec.Resolver.tests,
+        Spec.Dial.tests,
         Spec.Blocking.tests,
         Spec.Scope.tests,
         Spec.Metrics.tests,
