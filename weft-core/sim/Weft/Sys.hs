@@ -50,6 +50,7 @@ module Weft.Sys
     readOwnRef,
     writeOwnRef,
     swapOwnRef,
+    updateOwnRef,
 
     -- * MVars
     MVar,
@@ -439,6 +440,9 @@ writeOwnRef = writeRef
 
 swapOwnRef :: OwnRef a -> a -> IO a
 swapOwnRef = swapRef
+
+updateOwnRef :: OwnRef a -> (a -> a) -> IO a
+updateOwnRef = updateRef
 
 forkPinned :: Int -> String -> ((forall a. IO a -> IO a) -> IO ()) -> IO ThreadId
 forkPinned _ _ body = mask_ (ThreadId <$> spawn (body (withMasking AllIn)))

@@ -55,6 +55,7 @@ module Weft.Sys
     readOwnRef,
     writeOwnRef,
     swapOwnRef,
+    updateOwnRef,
 
     -- * MVars
     MVar,
@@ -347,6 +348,19 @@ swapOwnRef (OwnRef (BoxedArray arr)) !new = IO loop
         (# s2, 0#, _ #) -> (# s2, old #)
         (# s2, _, _ #) -> loop s2
 {-# INLINE swapOwnRef #-}
+
+-- | 'updateRef': apply a function to the value, and return the old one. The result is evaluated, and written even if it is
+-- the old value.
+updateOwnRef :: OwnRef a -> (a -> a) -> IO a
+updateOwnRef (OwnRef (BoxedArray arr)) f = IO loop
+  where
+    loop s = case readArray# arr 0# s of
+      (# s1, old #) ->
+        let !new = f old
+         in case casArray# arr 0# old new s1 of
+              (# s2, 0#, _ #) -> (# s2, old #)
+              (# s2, _, _ #) -> loop s2
+{-# INLINE updateOwnRef #-}
 
 -- Threads --------------------------------------------------------------------
 

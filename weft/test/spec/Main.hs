@@ -29,6 +29,7 @@ import qualified Spec.Interrupted
 import qualified Spec.Lifecycle
 import qualified Spec.Messages
 import qualified Spec.Metrics
+import qualified Spec.Pool
 import qualified Spec.Reader
 import qualified Spec.Resolver
 import qualified Spec.Scope
@@ -105,6 +106,7 @@ group name n =
         Spec.Reader.tests,
         Spec.Resolver.tests,
         Spec.Dial.tests,
+        Spec.Pool.tests,
         Spec.Blocking.tests,
         Spec.Scope.tests,
         Spec.Metrics.tests,
