@@ -5,7 +5,8 @@ module Spec.Pool
   )
 where
 
-import Control.Concurrent (forkOn, getNumCapabilities, threadDelay, yield)
+import Control.Concurrent (getNumCapabilities, threadDelay, yield)
+import qualified Control.Concurrent as C
 import Control.Concurrent.MVar
 import Control.Exception
 import Control.Monad
@@ -16,7 +17,7 @@ import Test.Tasty hiding (withResource)
 import Test.Tasty.HUnit
 import Weft.Duration
 import Weft.Pool
-import Weft.Scope (forConcurrently_)
+import Weft.Scope (await, forConcurrently_, forkOn, withScope)
 import Weft.Transport (deadlineIn, isTimeout, noDeadline)
 
 tests :: TestTree
@@ -26,6 +27,7 @@ tests =
     [ testCase "the latest one is used again" reuse,
       testCase "there are no more than the bound" bound,
       testCase "those who wait are served in order" inOrder,
+      testCase "a resource that is given back just as another begins to wait is not overlooked" justThen,
       testCase "a deadline" deadline,
       testCase "an exception in the action destroys the resource" exceptions,
       testCase "a resource that cannot be made leaves its place" failing,
@@ -108,6 +110,34 @@ inOrder = do
     release pool lease
     mapM_ (result "a task") tasks
   readIORef served >>= (@?= [1 .. 10]) . reverse
+  clean w
+
+-- | Two threads, each on a capability of its own if there are two: one gives the only resource back while the other one
+-- asks for it, at about the same moment, and the resource is then nobody else's to give.
+justThen :: Assertion
+justThen = do
+  w <- newWorld
+  turn <- newIORef (0 :: Int)
+  withPool (settings w) {poolMost = 1} $ \pool -> finishes "taking turns" . withScope $ \scope -> do
+    let rounds = times 5000
+        awaitTurn n = do
+          now <- readIORef turn
+          when (now < n) (yield >> awaitTurn n)
+        spin n = when (n > 0) (readIORef turn >>= \t -> when (t >= 0) (spin (n - 1 :: Int)))
+    first <- forkOn 0 scope . forM_ [1 .. rounds] $ \n -> do
+      lease <- acquire pool noDeadline
+      atomicWriteIORef turn (2 * n - 1)
+      spin (n `mod` 37)
+      release pool lease
+      awaitTurn (2 * n)
+    second <- forkOn 1 scope . forM_ [1 .. rounds] $ \n -> do
+      awaitTurn (2 * n - 1)
+      spin (n `mod` 31)
+      lease <- acquire pool noDeadline
+      release pool lease
+      atomicWriteIORef turn (2 * n)
+    await first
+    await second
   clean w
 
 deadline :: Assertion
@@ -211,7 +241,7 @@ borrowing = do
   withPool (settings w) $ \pool -> do
     forM_ [0 .. n - 1] $ \c -> do
       done <- newEmptyMVar
-      _ <- forkOn c (try (withResource pool noDeadline pure) >>= putMVar done)
+      _ <- C.forkOn c (try (withResource pool noDeadline pure) >>= putMVar done)
       r <- finishes "a resource" (takeMVar done)
       either (throwIO :: SomeException -> IO ()) (@?= 0) r
     counts <- poolCounts pool
