@@ -30,6 +30,7 @@ struct weft_lookup {
   int found_mask;
   struct wanted *sockets;
   int used, room;
+  int shortened; /* a server was taken out of the list */
   struct answer answers[FAMILIES]; /* of IPv4 and IPv6 */
 };
 
@@ -77,6 +78,9 @@ int weft_lookup_new(const char *servers, int tcp, int timeout, int tries, struct
   o.flags = ARES_FLAG_NOCHECKRESP | (tcp ? ARES_FLAG_USEVC : 0);
   if (timeout > 0) o.timeout = timeout, mask |= ARES_OPT_TIMEOUTMS;
   if (tries > 0) o.tries = tries, mask |= ARES_OPT_TRIES;
+#ifdef ARES_OPT_QUERY_CACHE
+  mask |= ARES_OPT_QUERY_CACHE; /* of no time: none */
+#endif
   status = ares_init_options(&l->channel, &o, mask);
   if (status != ARES_SUCCESS) {
     free(l);
@@ -101,6 +105,11 @@ void weft_lookup_free(struct weft_lookup *l) {
   free(l);
 }
 
+/* Whether it is as it was when it was new: nothing is pending, and no socket is open. */
+int weft_lookup_reusable(struct weft_lookup *l) {
+  return !l->shortened && !l->used && l->answers[0].status != PENDING && l->answers[1].status != PENDING;
+}
+
 int weft_lookup_ndots(struct weft_lookup *l) { return (l->found_mask & ARES_OPT_NDOTS) ? l->found.ndots : 1; }
 
 /* A domain of the search list, or NULL. */
@@ -115,6 +124,7 @@ int weft_lookup_next_server(struct weft_lookup *l) {
   if (ares_get_servers_ports(l->channel, &servers) == ARES_SUCCESS && servers && servers->next)
     done = ares_set_servers_ports(l->channel, servers->next) == ARES_SUCCESS;
   ares_free_data(servers);
+  l->shortened |= done;
   return done;
 }
 

@@ -13,7 +13,7 @@
 --
 -- Names are looked for in this order: literal addresses, and @localhost@ and the names below it (RFC 6761), which need
 -- no query; the file of hosts; name servers, with the servers, the search list and the options of @\/etc\/resolv.conf@,
--- which is read anew for each look-up. Other modules of @nsswitch.conf@ (mDNS, LDAP) are asked only by 'BySystem', which
+-- which is read again when it was read more than five seconds ago. Other modules of @nsswitch.conf@ (mDNS, LDAP) are asked only by 'BySystem', which
 -- calls @getaddrinfo(3)@ in a pool of threads of the resolver's own. Such a call cannot be cancelled: its caller returns
 -- at once, and the call goes on and keeps its thread.
 --
@@ -70,6 +70,7 @@ data Resolver = Resolver
     -- | A place for each look-up that may be in progress.
     resolverPlaces :: !QSem,
     resolverPool :: !Pool,
+    resolverChannels :: !Channels,
     -- | The file of hosts, and when it is to be read again. Any thread replaces it.
     resolverHostsRead :: !(IORef (Maybe (Instant, Hosts)))
   }
@@ -120,10 +121,10 @@ defaultResolverSettings =
       resolverTcp = False
     }
 
--- | A resolver of its own. It holds nothing while no look-up is in progress, and need not be closed.
+-- | A resolver of its own. While no look-up is in progress it holds no descriptor and no thread; it need not be closed.
 newResolver :: ResolverSettings -> IO Resolver
 newResolver settings =
-  Resolver settings <$> newShared <*> newQSem most <*> newPool most <*> newIORef Nothing
+  Resolver settings <$> newShared <*> newQSem most <*> newPool most <*> newChannels (askingOf settings) <*> newIORef Nothing
   where
     most = max 1 (resolverMost settings)
 
@@ -263,21 +264,21 @@ fromHosts r families name = case resolverHosts (resolverSettings r) of
 lookUp :: Resolver -> Families -> String -> IO [SockAddr]
 lookUp r families name = do
   found <- case resolverMethod settings of
-    ByQueries -> bracket_ (waitQSem (resolverPlaces r)) (signalQSem (resolverPlaces r)) (bySearch settings families name)
+    ByQueries -> bracket_ (waitQSem (resolverPlaces r)) (signalQSem (resolverPlaces r)) (bySearch (resolverChannels r) families name)
     BySystem -> bySystem (resolverPool r) families name
   either (throwIO . ResolveError name) pure found
   where
     settings = resolverSettings r
 
 -- | Ask for each candidate until one has addresses. If none has, the reason is the first one's that is not only an absence.
-bySearch :: ResolverSettings -> Families -> String -> IO (Either Reason [SockAddr])
-bySearch settings families name = withLookup asking $ \l -> do
+bySearch :: Channels -> Families -> String -> IO (Either Reason [SockAddr])
+bySearch channels families name = withLookup channels $ \l -> do
   (ndots, domains) <- searchList l
   go l [] (filter isName (candidates ndots domains name))
   where
     go _ failures [] = pure (Left (reasonOf (reverse failures)))
     go l failures (candidate : rest) = do
-      found <- askFor asking l (case families of BothFamilies -> 3; OnlyIPv4 -> 1; OnlyIPv6 -> 2) candidate
+      found <- askFor channels l (case families of BothFamilies -> 3; OnlyIPv4 -> 1; OnlyIPv6 -> 2) candidate
       case found of
         Right addresses -> pure (Right (nub (map fromBytes addresses)))
         Left reason -> go l (reason : failures) rest
@@ -286,16 +287,19 @@ bySearch settings families name = withLookup asking $ \l -> do
       others -> case filter (/= NoAddress) others of
         reason : _ -> reason
         [] -> NoAddress
-    asking =
-      Asking
-        { askingServers = case resolverServers settings of
-            [] -> Nothing
-            servers -> Just (intercalate "," (map show servers)),
-          askingTcp = resolverTcp settings,
-          askingTimeout = resolverTimeout settings,
-          askingTries = resolverTries settings,
-          askingGrace = resolverGrace settings
-        }
+
+-- | How the settings want servers to be asked.
+askingOf :: ResolverSettings -> Asking
+askingOf settings =
+  Asking
+    { askingServers = case resolverServers settings of
+        [] -> Nothing
+        servers -> Just (intercalate "," (map show servers)),
+      askingTcp = resolverTcp settings,
+      askingTimeout = resolverTimeout settings,
+      askingTries = resolverTries settings,
+      askingGrace = resolverGrace settings
+    }
 
 -- | An address in network order.
 fromBytes :: B.ByteString -> SockAddr

@@ -5,6 +5,7 @@ module Weft.FFI.Ares
   ( Lookup,
     cLookupNew,
     cLookupFree,
+    cLookupReusable,
     cLookupNdots,
     cLookupDomain,
     cLookupNextServer,
@@ -35,6 +36,9 @@ foreign import ccall safe "weft_lookup_new"
 
 foreign import ccall unsafe "weft_lookup_free"
   cLookupFree :: Ptr Lookup -> IO ()
+
+foreign import ccall unsafe "weft_lookup_reusable"
+  cLookupReusable :: Ptr Lookup -> IO CInt
 
 foreign import ccall unsafe "weft_lookup_ndots"
   cLookupNdots :: Ptr Lookup -> IO CInt

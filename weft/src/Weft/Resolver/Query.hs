@@ -4,10 +4,13 @@
 --
 -- Each look-up has a channel of its own. c-ares can cancel all queries of a channel, and not one of them; it has no
 -- lock (before its version 1.23); and its sockets are closed with it. So nothing is shared between look-ups, and
--- whatever interrupts the thread, the end of 'withLookup' ends all.
+-- whatever interrupts the thread, the end of 'withLookup' ends all. A channel that is as good as new is kept for the
+-- next look-up.
 module Weft.Resolver.Query
   ( Lookup,
     Asking (..),
+    Channels,
+    newChannels,
     withLookup,
     searchList,
     askFor,
@@ -21,6 +24,8 @@ import Control.Monad
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as B8
 import Data.IORef
+import Data.List (sortOn)
+import Data.Ord (Down (..))
 import Foreign.C.String (peekCString, withCString)
 import Foreign.C.Types (CInt)
 import Foreign.Marshal.Alloc (alloca)
@@ -76,10 +81,40 @@ data Reason
     OtherReason String
   deriving (Eq, Show)
 
--- | Use a channel. It is destroyed at the end, with its sockets. Throws a 'Reason' in a 'Left' if it cannot be made.
-withLookup :: Asking -> (Ptr Lookup -> IO (Either Reason a)) -> IO (Either Reason a)
-withLookup asking act = bracket create (either (const (pure ())) cLookupFree) (either (pure . Left) act)
+-- | How servers are asked, and channels that are not in use, each with the instant from which on it is not used again:
+-- making one means reading files, and resolv.conf may change. An idle channel has no socket. Changed atomically, by any
+-- thread. When the list is garbage, its channels are destroyed.
+data Channels = Channels !Asking !(IORef [(Instant, Ptr Lookup)])
+
+-- | None yet.
+newChannels :: Asking -> IO Channels
+newChannels asking = do
+  idle <- newIORef []
+  Channels asking idle <$ mkWeakIORef idle (readIORef idle >>= mapM_ (cLookupFree . snd))
+
+-- | Use a channel. It is destroyed at the end, with its sockets, unless it is as it was when it was new. A 'Left' if it
+-- cannot be made.
+withLookup :: Channels -> (Ptr Lookup -> IO (Either Reason a)) -> IO (Either Reason a)
+withLookup (Channels asking idle) act = mask $ \restore -> do
+  t <- now
+  (old, found) <- atomicModifyIORef' idle $ \channels -> case span ((> t) . fst) channels of
+    (c : fresh, old) -> (fresh, (old, Just c))
+    ([], old) -> ([], (old, Nothing))
+  mapM_ (cLookupFree . snd) old
+  made <- maybe (fmap ((,) (after (seconds 5) t)) <$> create) (pure . Right) found
+  case made of
+    Left reason -> pure (Left reason)
+    Right channel@(_, l) -> do
+      result <- restore (act l) `onException` cLookupFree l
+      reusable <- cLookupReusable l
+      kept <-
+        if reusable == 0
+          then pure False
+          else atomicModifyIORef' idle $ \channels ->
+            if length channels < mostIdle then (sortOn (Down . fst) (channel : channels), True) else (channels, False)
+      result <$ unless kept (cLookupFree l)
   where
+    mostIdle = 32
     create = maybeWith withCString (askingServers asking) $ \servers -> alloca $ \out -> do
       status <- cLookupNew servers (if askingTcp asking then 1 else 0) timeout tries out
       if status == 0 then Right <$> peek out else Left <$> reasonOf status
@@ -97,14 +132,14 @@ searchList l = (,) . fromIntegral <$> cLookupNdots l <*> domains 0
 -- | The addresses of a name, as it is: 16 bytes for each of IPv6, then 4 for each of IPv4, at most 64 of a family. The
 -- families: 1 IPv4, 2 IPv6, 3 both. A server that fails or refuses is left out from then on, unless it is the last one.
 -- Interruptible; the channel can then only be destroyed.
-askFor :: Asking -> Ptr Lookup -> Int -> String -> IO (Either Reason [B.ByteString])
-askFor asking l families name = do
+askFor :: Channels -> Ptr Lookup -> Int -> String -> IO (Either Reason [B.ByteString])
+askFor channels@(Channels asking _) l families name = do
   withCString name (\s -> cLookupAsk l s (fromIntegral families))
   found <- await never
   case found of
     Left reason | reason `elem` [ServerFailed, ServerRefused] -> do
       another <- cLookupNextServer l
-      if another == 0 then pure found else askFor asking l families name
+      if another == 0 then pure found else askFor channels l families name
     _ -> pure found
   where
     -- Until when the second family is awaited.
