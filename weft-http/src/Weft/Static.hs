@@ -2,7 +2,7 @@
 
 -- |
 -- Serves a folder as a WAI application (RFC 9110): entity tags,
--- conditional requests, ranges, precompressed files, compression at the first request, index
+-- conditional requests, ranges, precompressed files, compression in the background, index
 -- files, optional listings. Small files are served from memory, large
 -- ones by sendfile(2). No read blocks a capability ("Weft.File").
 --
@@ -57,7 +57,9 @@ import Weft.Core.Time (Instant (..))
 import Weft.Duration (Duration, seconds, toSeconds)
 import Weft.File (Directory, closeDirectory, openDirectory)
 import Weft.Static.Answer
+import Weft.Static.Background (backgroundMetrics, newBackground)
 import Weft.Static.Cache
+import Weft.Static.Compress (compressedTypes, compressible)
 import Weft.Static.File
 import Weft.Static.Folders (newFolders)
 import Weft.Static.Listing
@@ -86,9 +88,12 @@ data StaticSettings = StaticSettings
     -- | Media types of files by the suffixes of their names, without the dot in front: they replace the known types, or
     -- join them. A text gets @charset=utf-8@ unless it has a charset.
     staticTypes :: ![(ByteString, ByteString)],
-    -- | Whether text files without a precompressed variant are compressed (gzip). Applies to sizes from 1 KiB to 1 MiB,
-    -- but at most an eighth of the cache, which holds the result.
+    -- | Whether files without a precompressed variant are compressed (gzip). Applies to sizes from 1 KiB to 1 MiB,
+    -- but at most an eighth of the cache, one half of which holds the results. The first GET whose client accepts it
+    -- has that done in the background, with at most an eighth of one core, and does not wait for it.
     staticCompress :: !Bool,
+    -- | The media types of files that are compressed: @text\/css@, @text\/*@, or @*+json@ for all that end so.
+    staticCompressTypes :: ![ByteString],
     -- | How many files may stay open while clients receive them. Beyond that, a file is reopened for each piece of 64
     -- KiB. 'Nothing' is no limit.
     staticOpenFiles :: !(Maybe OpenFiles)
@@ -107,6 +112,7 @@ defaultStaticSettings =
       staticHeaders = [],
       staticTypes = [],
       staticCompress = False,
+      staticCompressTypes = compressedTypes,
       staticOpenFiles = Nothing
     }
 
@@ -143,18 +149,36 @@ changeStatic settings (Static _ root _ _ users) = staticOf settings (rootDirecto
 
 staticOf :: StaticSettings -> Directory -> Users -> IO Static
 staticOf settings root users = do
-  cache <- newCache (staticCacheBytes settings)
+  cache <- newCache contents
+  compressed' <- newBackground (staticCacheBytes settings - contents) compressedBytes
   folders <- newFolders root (staticTrust settings)
-  let static = Static settings (DocumentRoot root (staticCacheFile settings) folders (staticHeaders settings) (mediaTypes (staticTypes settings)) most (staticOpenFiles settings) (`missed` static)) cache since users
+  let static = Static settings documents cache since users
+      documents =
+        DocumentRoot
+          { rootDirectory = root,
+            rootSmall = staticCacheFile settings,
+            rootFolders = folders,
+            rootHeaders = staticHeaders settings,
+            rootTypes = mediaTypes (staticTypes settings),
+            rootCompress = if staticCompress settings then min 1048576 (staticCacheBytes settings `quot` 8) else 0,
+            rootCompressible = compressible (staticCompressTypes settings),
+            rootCompressed = compressed',
+            rootUsers = users,
+            rootOpenFiles = staticOpenFiles settings,
+            rootAgain = (`missed` static)
+          }
   pure static
   where
-    !most = if staticCompress settings then min 1048576 (staticCacheBytes settings `quot` 8) else 0
+    contents = if staticCompress settings then (staticCacheBytes settings + 1) `quot` 2 else staticCacheBytes settings
     !trust = round (1e9 * toSeconds (staticTrust settings))
     since (Instant t) = Instant (t - trust)
 
--- | Counters of the folder's cache.
+-- | Counters of the folder's cache. Entries and bytes are those of contents and of what was compressed.
 staticMetrics :: Static -> IO CacheMetrics
-staticMetrics (Static _ _ cache _ _) = cacheMetrics cache
+staticMetrics (Static _ root cache _ _) = do
+  contents <- cacheMetrics cache
+  results <- backgroundMetrics (rootCompressed root)
+  pure contents {cachedEntries = cachedEntries contents + cachedEntries results, cachedBytes = cachedBytes contents + cachedBytes results}
 
 -- | The application.
 --

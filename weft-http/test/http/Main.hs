@@ -7,6 +7,7 @@ module Main (main) where
 import Configurations (Configuration, allConfigurations, configurationName, limiting)
 import qualified Spec.Bodies as Bodies
 import qualified Spec.Clients as Clients
+import qualified Spec.Compression as Compression
 import qualified Spec.Connections as Connections
 import qualified Spec.Ends as Ends
 import qualified Spec.Files as Files
@@ -67,6 +68,7 @@ underConfiguration (configuration, refused) =
         Rude.tests,
         Slow.tests,
         Static.tests,
+        Compression.tests,
         Limits.tests,
         Secure.tests,
         Logs.tests,

@@ -275,6 +275,8 @@ addresses program =
                 ("trusted-proxy", "10.0.0.0/99", "10.0.0.0/8"),
                 ("proxy-protocol", "maybe", "optional"),
                 ("cors-origin", "example.org", "https://example.org"),
+                ("compress-type", "text", "text/css"),
+                ("compress-type", "text/c*", "*+json"),
                 ("header", "nothing", "Name: value"),
                 ("header", "etag: x", "etag is set by the server"),
                 ("header", "Location: /", "Location is set by the server")
@@ -374,12 +376,16 @@ compressing :: FilePath -> TestTree
 compressing program = testCase "--compress: text files, with their own entity tags; not pictures and small files" . inFolder $ \folder -> do
   let text = concatMap show [1 :: Int .. 30000]
   writeFile (folder </> "text.txt") text
+  writeFile (folder </> "other.txt") text
   writeFile (folder </> "picture.png") text
   serving program folder ["--compress"] $ \port -> do
     plain <- get port "/text.txt"
     body plain @?= B.pack text
     has "Vary: Accept-Encoding" plain
-    small <- getWith ["Accept-Encoding: gzip"] port "/text.txt"
+    -- The first answer is not compressed.
+    let gzipped path = getWith ["Accept-Encoding: gzip"] port path
+    until' ((B.pack "Content-Encoding: gzip" `B.isInfixOf`) <$> gzipped "/text.txt")
+    small <- gzipped "/text.txt"
     has "Content-Encoding: gzip" small
     has "Vary: Accept-Encoding" small
     assertBool (show (B.length small)) (B.length small < B.length plain `div` 2)
@@ -391,7 +397,11 @@ compressing program = testCase "--compress: text files, with their own entity ta
     writeFile (folder </> "text.txt") (reverse text)
     until' ((== B.pack (reverse text)) . body <$> get port "/text.txt")
     writeFile (folder </> "text.txt.gz") "beside it"
-    until' ((== B.pack "beside it") . body <$> getWith ["Accept-Encoding: gzip"] port "/text.txt")
+    until' ((== B.pack "beside it") . body <$> gzipped "/text.txt")
+  -- Other types.
+  serving program folder ["--compress", "--compress-type", "image/*", "--compress-type", "*+json"] $ \port -> do
+    until' ((B.pack "Content-Encoding: gzip" `B.isInfixOf`) <$> getWith ["Accept-Encoding: gzip"] port "/picture.png")
+    getWith ["Accept-Encoding: gzip"] port "/other.txt" >>= hasNot "Content-Encoding"
   where
     tagOf = B.takeWhile (/= '\r') . snd . B.breakSubstring (B.pack "ETag: ")
 

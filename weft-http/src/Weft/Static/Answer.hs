@@ -26,18 +26,18 @@ import Weft.Http.FileResponse (chosenBy, withOpenFile)
 import Weft.Static.Accept (weightOf, weighted)
 import Weft.Static.Boundary (newBoundary)
 import Weft.Static.File
-import Weft.Static.Folders (Coding (Gzip), codingName)
+import Weft.Static.Folders (Coding (..), codingName)
 import Weft.Static.OpenFiles (briefly, withPermit)
 
 -- | Answer a GET or HEAD request with a resource. If its file has been replaced, it is looked up again, at most the
 -- given number of times.
 answer :: Int -> DocumentRoot -> Request -> Resource -> (Response -> IO ResponseReceived) -> IO ResponseReceived
-answer again root request given respond = case verdict (requestHeaders request) (resourceValid r) of
-  -- The most frequent case, without allocating what the others need.
-  Proceed False | InMemory bytes <- resourceBody r -> respond (wholeInMemory r bytes)
-  judged -> answerAs again judged root request r respond
-  where
-    !r = chosen request given
+answer again root request given respond = do
+  r <- if null (resourceVariants given) && null (resourceCodings given) then pure given else chosen root request given
+  case verdict (requestHeaders request) (resourceValid r) of
+    -- The most frequent case, without allocating what the others need.
+    Proceed False | InMemory bytes <- resourceBody r -> respond (wholeInMemory r bytes)
+    judged -> answerAs again judged root request r respond
 
 wholeInMemory :: Resource -> ByteString -> Response
 wholeInMemory r bytes = responseBuilder ok200 (resourceHeaders r) (if B.length bytes > 4096 then byteStringInsert bytes else byteStringCopy bytes)
@@ -114,21 +114,25 @@ chunked readPart (Extent from count) write = go from count
           then ioError (userError "the file became shorter, or another, while it was being sent")
           else write (BB.byteString bytes) >> go (at + toInteger (B.length bytes)) (left - toInteger (B.length bytes))
 
--- | The variant that the client prefers, and of equally preferred ones the best. The file itself has the weight of
--- @identity@, if the client gives it one, and else the least.
-chosen :: Request -> Resource -> Resource
-chosen request r
-  | null (resourceVariants r) = r
-  | otherwise = case [value | (name, value) <- requestHeaders request, name == hAcceptEncoding] of
-    [] -> r
-    fields ->
-      let accepted = weighted fields
-          itself = weightOf ["identity", "*"] accepted
-       in case sortOn (Down . fst) [(weight, v) | (coding, v) <- resourceVariants r, let weight = weightOf (namesOf coding) accepted, weight > 0, weight >= itself] of
-            (_, v) : _ -> v
-            [] -> r
+-- | The variant that the client prefers (RFC 9110, 12.5.3), and of equally preferred ones the best. The file itself has the
+-- weight of @identity@, if the client gives it one, and else the least. A GET whose client prefers a coding in which the
+-- server has not compressed the file yet has that done, and gets the best that there is.
+chosen :: DocumentRoot -> Request -> Resource -> IO Resource
+{-# NOINLINE chosen #-}
+chosen root request r = case [value | (name, value) <- requestHeaders request, name == hAcceptEncoding] of
+  [] -> pure r
+  fields ->
+    let accepted = weighted fields
+        itself = weightOf ["identity", "*"] accepted
+     in firstOf True [choice | (weight, choice) <- sortOn (Down . fst) [(weightOf (namesOf coding) accepted, choice) | choice@(coding, _) <- choices], weight > 0, weight >= itself]
   where
+    choices = sortOn fst ([(coding, Just v) | (coding, v) <- resourceVariants r] <> [(coding, Nothing) | coding <- resourceCodings r])
     namesOf coding = codingName coding : ["x-gzip" | coding == Gzip] <> ["*"]
+    firstOf :: Bool -> [(Coding, Maybe Resource)] -> IO Resource
+    firstOf _ [] = pure r
+    firstOf _ ((_, Just v) : _) = pure v
+    firstOf begin ((coding, Nothing) : others) =
+      compressed root (begin && requestMethod request == methodGet) r coding >>= maybe (firstOf False others) pure
 
 -- | A response with a status and the status message as text.
 plain :: Status -> ResponseHeaders -> Response

@@ -15,6 +15,11 @@ module Weft.Static.Cache
     Freshness (..),
     Worth (..),
 
+    -- * Room
+    admits,
+    fitsCache,
+    hasRoom,
+
     -- * Metrics
     CacheMetrics (..),
     cacheMetrics,
@@ -99,7 +104,7 @@ lookupCache cache since name = do
 missedNames :: Int
 missedNames = 16384
 
--- | Whether to keep a new value: if there is room, or if its name has been missed lately. Remembers the name.
+-- | Whether to keep a new value: if there is room, or if its name has been missed lately. Remembers the name. O(1).
 admits :: Cache b a -> ByteString -> Worth -> IO Bool
 admits _ _ Drop = pure False
 admits cache name (Keep n) = do
@@ -112,6 +117,14 @@ admits cache name (Keep n) = do
   where
     mark = fromIntegral (digest name)
     place = mark .&. (missedNames - 1)
+
+-- | Whether a value of this many bytes can be kept at all: at most a quarter of the cache.
+fitsCache :: Cache b a -> Int -> Bool
+fitsCache cache n = n <= cacheLimit cache `div` 4
+
+-- | Whether an eighth of the cache is free. Without evictions it fills beyond that; with them it never is.
+hasRoom :: Cache b a -> IO Bool
+hasRoom cache = (\st -> stateBytes st <= cacheLimit cache - cacheLimit cache `div` 8) <$> readIORef (cacheState cache)
 
 -- | The words of 'cacheCounts'.
 hits, misses :: Int
@@ -185,7 +198,7 @@ fetch cache given worth make = attempt
     store entry st = case worth (entryValue entry) of
       Drop -> st
       Keep n
-        | n > cacheLimit cache `div` 4 -> st
+        | not (fitsCache cache n) -> st
         | otherwise ->
           let age = stateAge st + 1
            in st

@@ -12,11 +12,14 @@ module Weft.Static.File
     Resource (..),
     Body (..),
     resourceBytes,
+    Compressed,
+    compressedBytes,
 
     -- * Finding them
     Found (..),
     find,
     unchanged,
+    compressed,
     withBody,
     withFolder,
     opening,
@@ -25,7 +28,7 @@ module Weft.Static.File
 where
 
 import Control.Exception (tryJust)
-import Control.Monad (guard, join)
+import Control.Monad (guard, join, when)
 import Data.Bits ((.&.))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
@@ -44,11 +47,13 @@ import qualified Weft.AccessLog.Put as P
 import Weft.Core.Time (Instant)
 import Weft.File
 import Weft.Http.Conditional (EntityTag (..), Validators (..), fileDate, tagField)
+import Weft.Static.Background
 import Weft.Static.Compress
 import Weft.Static.Digest (digest)
 import Weft.Static.Folders
 import Weft.Static.MediaType
-import Weft.Static.OpenFiles (OpenFiles)
+import Weft.Static.OpenFiles (OpenFiles, briefly)
+import Weft.Static.Users (Users, using)
 
 -- | A folder that is served.
 data DocumentRoot = DocumentRoot
@@ -59,8 +64,14 @@ data DocumentRoot = DocumentRoot
     -- | Fields added to every response with a file.
     rootHeaders :: !ResponseHeaders,
     rootTypes :: !MediaTypes,
-    -- | Text files up to this many bytes are compressed; 0 disables compression.
+    -- | Files up to this many bytes are compressed; 0 disables compression.
     rootCompress :: !Int,
+    -- | Whether files of a media type are compressed.
+    rootCompressible :: !(ByteString -> Bool),
+    -- | The compressed contents, by 'resourcePath' and the suffix of the coding.
+    rootCompressed :: !(Background Compressed),
+    -- | Those who use the open folder.
+    rootUsers :: !Users,
     -- | How many files may stay open.
     rootOpenFiles :: !(Maybe OpenFiles),
     -- | Answers a request again whose file was replaced after the lookup, at most the given number of times. Lazy,
@@ -80,12 +91,21 @@ data Resource = Resource
     resourceHeaders :: !ResponseHeaders,
     -- | Its path below the root.
     resourcePath :: !ByteString,
-    -- | The compressed variants, the best first.
-    resourceVariants :: ![(Coding, Resource)]
+    -- | The compressed variants that are files, the best first.
+    resourceVariants :: ![(Coding, Resource)],
+    -- | The codings in which the server can compress it.
+    resourceCodings :: ![Coding]
   }
 
 -- | Where the bytes are.
 data Body = InMemory !ByteString | OnDisk
+
+-- | The outcome of compressing contents with this status and tag: 'Nothing' if that is not worthwhile.
+data Compressed = Compressed !FileStatus !EntityTag !(Maybe Resource)
+
+-- | The approximate memory it uses, with its name.
+compressedBytes :: Compressed -> Int
+compressedBytes (Compressed _ _ variant) = 512 + maybe 0 resourceBytes variant
 
 -- | The approximate memory it uses.
 resourceBytes :: Resource -> Int
@@ -113,9 +133,7 @@ find root began path = do
     Right (File r) -> do
       (codings, seen) <- codingsIn (rootFolders root) began path
       beside <- catMaybes <$> mapM (variant clock r) codings
-      made <- if Gzip `elem` map fst beside then pure [] else compressed root r
-      let variants = beside <> made
-      pure (min began seen, File (if null variants then r else varied r variants))
+      pure (min began seen, File (negotiated root r {resourceVariants = beside}))
     Right other -> pure (began, other)
     Left found -> pure (began, found)
   where
@@ -125,27 +143,70 @@ find root began path = do
       pure $ case opened of
         Right (File v) | mayStandFor r (resourceStatus v) -> Just (coding, v)
         _ -> Nothing
-    varied r variants =
-      r
-        { resourceVariants = [(c, v {resourceHeaders = vary : resourceHeaders v}) | (c, v) <- variants],
-          resourceHeaders = vary : resourceHeaders r
-        }
-    vary = (hVary, "Accept-Encoding")
 
--- | The compressed variant of a resource, if it should have one. Its path is that of the resource itself.
-compressed :: DocumentRoot -> Resource -> IO [(Coding, Resource)]
-compressed root r
-  | size < 1024 || size > toInteger (rootCompress root) || not (maybe False compressible mediaType) = pure []
-  | otherwise = do
-    whole <- case resourceBody r of
-      InMemory bytes -> pure (Just bytes)
-      OnDisk -> withBody root r (\file -> readAt file 0 (fromInteger size))
-    made <- maybe (pure Nothing) gzipped (whole >>= \bytes -> if toInteger (B.length bytes) == size then Just bytes else Nothing)
-    pure [(Gzip, variant bytes) | Just bytes <- [made]]
+-- | The resource with the codings in which the server can compress it, beside those of its variants. If there are any, the
+-- responses depend on what the client accepts, also as long as nothing is compressed.
+negotiated :: DocumentRoot -> Resource -> Resource
+negotiated root r
+  | null variants && null codings = r
+  | otherwise = r {resourceVariants = [(c, varied v) | (c, v) <- variants], resourceCodings = codings, resourceHeaders = resourceHeaders (varied r)}
   where
-    size = resourceSize r
-    mediaType = lookup hContentType (resourceHeaders r)
-    variant bytes = (resource root (resourcePath r) (Just Gzip) (resourceStatus r) (validDate (resourceValid r)) (resourceRacy r) (InMemory bytes)) {resourcePath = resourcePath r}
+    variants = resourceVariants r
+    codings = if worthwhile then [c | c <- [Gzip], c `notElem` map fst variants] else []
+    worthwhile = resourceSize r >= 1024 && resourceSize r <= toInteger (rootCompress root) && maybe False (rootCompressible root) (lookup hContentType (resourceHeaders r))
+    varied x = x {resourceHeaders = vary (resourceHeaders x)}
+    vary fields = case break ((== hVary) . fst) fields of
+      (before, (name, value) : rest) -> before <> ((name, value <> ", Accept-Encoding") : rest)
+      (_, []) -> (hVary, "Accept-Encoding") : fields
+
+-- | A resource in one of its 'resourceCodings', if it has been compressed. If not, and the flag says so, it is compressed in
+-- the background.
+compressed :: DocumentRoot -> Bool -> Resource -> Coding -> IO (Maybe Resource)
+compressed root begin r coding = do
+  known <- lookupMade (rootCompressed root) name
+  case known of
+    Just (Compressed status tag variant) | sameStatus status (resourceStatus r) && tag == validTag (resourceValid r) -> pure variant
+    _ -> Nothing <$ when (begin && certain) (makeLater (rootCompressed root) name (fromInteger (resourceSize r) `quot` 2) make)
+  where
+    name = resourcePath r <> codingSuffix coding
+    -- Other contents would have another tag.
+    certain = case validTag (resourceValid r) of
+      StrongTag _ -> True
+      _ -> False
+    -- 'Nothing' if the file has been changed.
+    wholeOf file = do
+      bytes <- readAt file 0 (fromInteger (resourceSize r))
+      status <- statFile file
+      pure (if sameStatus status (resourceStatus r) then Just bytes else Nothing)
+    make pause = do
+      whole <- using (rootUsers root) $ case resourceBody r of
+        InMemory bytes -> pure (Just bytes)
+        OnDisk -> briefly (rootOpenFiles root) (join <$> withBody root r wholeOf)
+      case join whole of
+        Just bytes | toInteger (B.length bytes) == resourceSize r -> do
+          result <- gzipped pause bytes
+          let outcome = Compressed (resourceStatus r) (validTag (resourceValid r))
+              variant = outcome (encoded coding r <$> result)
+          pure (Just (if fits (rootCompressed root) (compressedBytes variant) then variant else outcome Nothing))
+        _ -> pure Nothing
+
+-- | A resource with its contents in a coding.
+encoded :: Coding -> Resource -> ByteString -> Resource
+encoded coding r bytes =
+  r
+    { resourceBody = InMemory bytes,
+      resourceSize = toInteger (B.length bytes),
+      resourceValid = (resourceValid r) {validTag = tag},
+      resourceHeaders = (hContentEncoding, codingName coding) : map field (resourceHeaders r),
+      resourceVariants = [],
+      resourceCodings = []
+    }
+  where
+    tag = contentsTag (Just coding) bytes
+    field (name, value)
+      | name == hContentLength = (name, P.putString 20 (P.decimal (B.length bytes)))
+      | name == hETag = (name, fold (tagField tag))
+      | otherwise = (name, value)
 
 -- | Whether a file with that status can be a variant of this resource. A variant that is older than the file is stale.
 mayStandFor :: Resource -> FileStatus -> Bool
@@ -202,18 +263,23 @@ resource root path coding status date racy body =
           <> [(hContentEncoding, codingName c) | Just c <- [coding]]
           <> rootHeaders root,
       resourcePath = path <> maybe "" codingSuffix coding,
-      resourceVariants = []
+      resourceVariants = [],
+      resourceCodings = []
     }
   where
     size = case body of
       InMemory bytes -> fromIntegral (B.length bytes)
       OnDisk -> fromIntegral (statusSize status)
     tag = case body of
-      InMemory bytes -> StrongTag (tagOf coding [digest bytes, fromIntegral (B.length bytes)])
+      InMemory bytes -> contentsTag coding bytes
       OnDisk
         | racy -> WeakTag (tagOf coding (times <> [0]))
         | otherwise -> StrongTag (tagOf coding times)
     times = let (seconds, nanos) = statusModified status in [fromIntegral seconds, fromIntegral nanos, fromIntegral (statusSize status)]
+
+-- | The tag of contents that are known.
+contentsTag :: Maybe Coding -> ByteString -> EntityTag
+contentsTag coding bytes = StrongTag (tagOf coding [digest bytes, fromIntegral (B.length bytes)])
 
 -- | The modification time, but none in the future (RFC 9110, 8.8.2.1). The first argument is the present time in seconds.
 dateOf :: Int64 -> FileStatus -> HTTPDate
@@ -237,7 +303,7 @@ tagOf coding numbers = P.putString 80 (quote <> mconcat (intersperse dash (map (
 unchanged :: DocumentRoot -> Instant -> Resource -> IO (Maybe Instant)
 unchanged root began r = do
   (codings, seen) <- codingsIn (rootFolders root) began (resourcePath r)
-  let beside = [v | v <- resourceVariants r, resourcePath (snd v) /= resourcePath r]
+  let beside = resourceVariants r
       absent = [c | c <- codings, c `notElem` map fst beside]
   still <- if any resourceRacy (r : map snd beside) then pure False else allM one (r : map snd beside)
   same <- if still then not <$> anyM appeared absent else pure False

@@ -46,7 +46,7 @@ import Weft.File
 
 -- | Content codings for which there may be a precompressed file; the best first.
 data Coding = Brotli | Zstandard | Gzip
-  deriving (Eq, Show, Enum, Bounded)
+  deriving (Eq, Ord, Show, Enum, Bounded)
 
 -- | The name in Content-Encoding.
 codingName :: Coding -> ByteString

@@ -357,31 +357,6 @@ tests on =
         withClient port $ \client ->
           forM_ [(C.cons '/' (C.replicate 300 'x'), 404), ("/f/g", 404), ("/loop", 403), ("/d", 301), ("/broken", 404), ("/%ff", 404), ("/f", 200)] $
             uncurry (statusOf client),
-      testOn on "staticCompress compresses texts; a range is a range of the compressed bytes" . site (\s -> s {staticCompress = True}) $ \folder port -> do
-        let text = B.concat (replicate 20000 "compress this text ")
-        B.writeFile (folder </> "f.txt") text
-        B.writeFile (folder </> "small.txt") (B.take 1000 text)
-        B.writeFile (folder </> "noise.txt") (filler 3000)
-        B.writeFile (folder </> "huge.txt") (B.concat [text, text, text])
-        withClient port $ \client -> do
-          let accepting path fields = do
-                say client ("GET " <> path <> " HTTP/1.1\r\nHost: test\r\nAccept-Encoding: gzip\r\n" <> fields <> "\r\n")
-                hearAnswer client
-          whole <- accepting "/f.txt" ""
-          header "content-encoding" whole @?= Just "gzip"
-          header "vary" whole @?= Just "Accept-Encoding"
-          B.take 2 (answerBody whole) @?= "\x1f\x8b"
-          assertBool "hardly compressed" (B.length (answerBody whole) * 10 < B.length text)
-          part <- accepting "/f.txt" "Range: bytes=10-19\r\n"
-          answerBody part @?= B.take 10 (B.drop 10 (answerBody whole))
-          tag <- maybe (assertFailure "no tag") pure (header "etag" whole)
-          same <- accepting "/f.txt" ("If-None-Match: " <> tag <> "\r\n")
-          answerStatus same @?= 304
-          plain <- get client "/f.txt"
-          plain `isBytes` text
-          header "vary" plain @?= Just "Accept-Encoding"
-          assertBool "one tag for both" (header "etag" plain /= Just tag)
-          forM_ ["/small.txt", "/huge.txt"] $ \path -> accepting path "" >>= (@?= Nothing) . header "content-encoding",
       testOn on "without room for open files all requests are answered, and descriptors do not accumulate" . withFolder $ \folder -> do
         files <- newOpenFiles 0
         B.writeFile (folder </> "f") (filler 1000000)

@@ -38,6 +38,7 @@ import Weft.AccessLog (LogFormat (..))
 import Weft.Backend (backendNames)
 import Weft.Duration (Duration, seconds)
 import Weft.Http (Limits (..), ProxyProtocol (..), defaultLimits)
+import Weft.Static (StaticSettings (..), defaultStaticSettings)
 import Weft.Tools.Serve.Stack (StackChoice, stackFrom)
 import Weft.Tools.Serve.Values
 
@@ -70,6 +71,8 @@ data Settings = Settings
     fallback :: Maybe ByteString,
     redirects :: [Redirect],
     compress :: Bool,
+    -- | Media types, as 'staticCompressTypes' has them.
+    compressTypes :: [ByteString],
     corsOrigins :: [ByteString],
     basicAuth :: Maybe FilePath,
     cacheBytes :: Int,
@@ -117,6 +120,7 @@ defaults =
       fallback = Nothing,
       redirects = [],
       compress = False,
+      compressTypes = staticCompressTypes defaultStaticSettings,
       corsOrigins = [],
       basicAuth = Nothing,
       cacheBytes = 64000000,
@@ -217,8 +221,10 @@ table =
       oneOrNone sitePath (\v s -> s {fallback = v}),
     live What "redirect" (Many "RULE") "Redirect a path: '/old=/new' or '/old=/new STATUS' (302). '/old/*=/new/*' redirects all paths with this prefix. A * may only be the last character of the path and of the target (%2A is one of a name). The target may be a URL. Paths are compared as those of files are: decoded, and with one slash for several" $
       distinct " are for the same path" ((==) `on` \r -> (redirectFrom r, redirectPrefix r)) redirectRule (\v s -> s {redirects = v}),
-    live What "compress" Switch "Compress text files of 1 KiB to 1 MiB by gzip, if there is no compressed file beside them. The results are kept in memory (--cache): files above an eighth of it are not compressed, and with --cache 0 none is" $
+    live What "compress" Switch "Compress files of 1 KiB to 1 MiB by gzip, if there is no compressed file beside them, for clients that accept it. The first request for a file has it compressed in the background, with an eighth of a core at most, and gets the file as it is. One half of the memory for contents (--cache) is for the results: files above an eighth of the whole are not compressed, and with --cache 0 none is" $
       switch (\v s -> s {compress = v}),
+    live What "compress-type" (Many "TYPE") "Media type of files to compress: text/css, text/* for all that begin so, *+json for all that end so (texts, and what else is known to become smaller)" $
+      several typePattern (\v s -> s {compressTypes = v}),
     live What "cors-origin" (Many "ORIGIN") "Allow pages of this origin to read responses, as https://example.org; '*' means every origin" $
       several corsOrigin (\v s -> s {corsOrigins = v}),
     live What "basic-auth" (Optional "FILE") "Require a name and a password from this file, which htpasswd -B creates (bcrypt), except for files below /.well-known/acme-challenge/, redirects (--redirect), preflight requests (--cors-origin), /healthz, and /metrics for those who may read it (--metrics, --metrics-listen). One password is checked at a time, for each client in turn: an IPv4 address, or an IPv6 network of 48 bits and in it each of 64 bits. One with 8 that wait gets 429. If 1000 of all wait, the client with the most gives a place to one with less, or else the next gets 503. What was accepted is not checked again. A wrong password takes as long as the highest cost in the file, whatever the name (none)" $

@@ -20,6 +20,7 @@ module Weft.Tools.Serve.Values
     anyField,
     errorPage,
     mediaType,
+    typePattern,
     sitePath,
     corsOrigin,
     Redirect (..),
@@ -124,9 +125,19 @@ mediaType text = case break (== '=') text of
   _ -> Left ("expected the suffix of a name, without a dot in front, and a media type, as map=application/json, not " <> show text)
   where
     named t = case break (== '/') (reverse (dropWhile (== ' ') (reverse t))) of
-      (kind, '/' : rest) -> token kind && token rest
+      (kind, '/' : rest) -> typeWord kind && typeWord rest
       _ -> False
-    token t = not (null t) && all (\c -> c < '\128' && (isAlphaNum c || c `elem` ("!#$&-^_.+" :: String))) t
+
+-- | A part of a media type (RFC 6838, 4.2).
+typeWord :: String -> Bool
+typeWord t = not (null t) && all (\c -> c < '\128' && (isAlphaNum c || c `elem` ("!#$&-^_.+" :: String))) t
+
+-- | A media type without parameters, or all that begin (@text\/*@) or end (@*+json@) in one way.
+typePattern :: Reader ByteString
+typePattern text = case break (== '/') text of
+  (kind, '/' : rest) | typeWord kind, rest == "*" || typeWord rest -> Right (utf8 text)
+  ('*' : '+' : suffix, "") | typeWord suffix -> Right (utf8 text)
+  _ -> Left ("expected a media type, as text/css, text/* or *+json, not " <> show text)
 
 -- | A path of the site, as in a request: without a query.
 sitePath :: Reader ByteString
