@@ -244,7 +244,7 @@ missed :: Int -> Static -> Application
 missed again static request = missedAs (askedFor request) again static request
 
 missedAs :: Either NotAPath (Target, ByteString) -> Int -> Static -> Application
-missedAs asked again static@(Static settings root cache _ _) request respond = case asked of
+missedAs asked again static@(Static settings root cache since _) request respond = case asked of
   Left Malformed -> respond (plain badRequest400 [])
   Left Forbidden -> respond (plain notFound404 [])
   Right (FileTarget path, key) -> do
@@ -262,9 +262,16 @@ missedAs asked again static@(Static settings root cache _ _) request respond = c
         File r -> answer again root request r respond
         Denied -> respond (plain forbidden403 [])
         _
-          | staticListing settings -> listing root path request respond
+          | staticListing settings -> listed path
           | otherwise -> respond (plain notFound404 [])
   where
+    listed path = do
+      t <- now
+      found <- listingOf root cache (since t) path (requestHeaders request)
+      case found of
+        Right r -> answer again root request r respond
+        Left Denied -> respond (plain forbidden403 [])
+        Left _ -> respond (plain notFound404 [])
     -- Relative to the request's path, whose last segment it repeats: the application may not know the whole path. The
     -- dot keeps a name with a colon from being a scheme.
     toFolder name = respond (plain movedPermanently301 [(hLocation, encodeUrl ("./" <> name <> "/" <> rawQueryString request))])

@@ -16,6 +16,7 @@ import qualified Spec.Fuzz as Fuzz
 import qualified Spec.KeptStrings as KeptStrings
 import qualified Spec.Limits as Limits
 import qualified Spec.Lingering as Lingering
+import qualified Spec.Listings as Listings
 import qualified Spec.Logs as Logs
 import qualified Spec.Metrics as Metrics
 import qualified Spec.Misses as Misses
@@ -69,6 +70,7 @@ underConfiguration (configuration, refused) =
         Slow.tests,
         Static.tests,
         Compression.tests,
+        Listings.tests,
         Limits.tests,
         Secure.tests,
         Logs.tests,

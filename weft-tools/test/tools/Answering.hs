@@ -383,7 +383,7 @@ compressing program = testCase "--compress: text files, with their own entity ta
     body plain @?= B.pack text
     has "Vary: Accept-Encoding" plain
     -- The first answer is not compressed.
-    let gzipped path = getWith ["Accept-Encoding: gzip"] port path
+    let gzipped = getWith ["Accept-Encoding: gzip"] port
     until' ((B.pack "Content-Encoding: gzip" `B.isInfixOf`) <$> gzipped "/text.txt")
     small <- gzipped "/text.txt"
     has "Content-Encoding: gzip" small

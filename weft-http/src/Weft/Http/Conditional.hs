@@ -33,10 +33,11 @@ import Network.HTTP.Types.Header
 import System.Posix.Types (EpochTime)
 import Weft.Http.DateForms (dateOf)
 
--- | The validators of a representation: its entity tag, and the second in which it was last modified.
+-- | The validators of a representation: its entity tag, and the second in which it was last modified. Conditions on a
+-- date that is not known are ignored (RFC 9110, 13.1.3 and 13.1.4).
 data Validators = Validators
   { validTag :: !EntityTag,
-    validDate :: !HTTPDate
+    validDate :: !(Maybe HTTPDate)
   }
 
 -- | The date of a file's modification time. Dates of HTTP have years of four digits, and 'epochTimeToHTTPDate' takes no
@@ -86,11 +87,11 @@ verdict headers v
   where
     failed = case (listed hIfMatch, lookup hIfUnmodifiedSince headers >>= dateOf) of
       (Just tags, _) -> not (matches strongly tags)
-      (Nothing, Just date) -> validDate v > date
+      (Nothing, Just date) -> maybe False (> date) (validDate v)
       (Nothing, Nothing) -> False
     unchanged = case (listed hIfNoneMatch, lookup hIfModifiedSince headers >>= dateOf) of
       (Just tags, _) -> matches weakly tags
-      (Nothing, Just date) -> validDate v <= date
+      (Nothing, Just date) -> maybe False (<= date) (validDate v)
       (Nothing, Nothing) -> False
     matches how tags = strip tags == "*" || any how (entityTags tags)
     strongly tag = case validTag v of
@@ -110,7 +111,7 @@ verdict headers v
     -- tag, and the whole file is always a right answer (13.1.5).
     sameAs given
       | "\"" `B.isPrefixOf` strip given = strongly (strip given)
-      | NoTag <- validTag v = dateOf given == Just (validDate v)
+      | NoTag <- validTag v, Just date <- validDate v = dateOf given == Just date
       | otherwise = False
 
 -- | Does 'verdict' or 'ranges' use this field?

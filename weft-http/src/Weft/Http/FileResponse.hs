@@ -121,7 +121,7 @@ openRegular path = try (blockingOr closeOpened open) >>= either failed (pure . J
 wholeFile :: Request -> Status -> ResponseHeaders -> Fd -> Integer -> EpochTime -> FileAnswer
 wholeFile request status fields fd size changed
   | status /= ok200 || requestMethod request `notElem` [methodGet, methodHead] = whole
-  | otherwise = case verdict (requestHeaders request) (Validators tag date) of
+  | otherwise = case verdict (requestHeaders request) (Validators tag (Just date)) of
     PreconditionFailed -> OtherAnswer preconditionFailed412 (chosenBy fields) mempty
     NotModified -> OtherAnswer notModified304 dated mempty
     -- Ranges are for GET only (14.2).

@@ -12,6 +12,7 @@ module Weft.Static.File
     Resource (..),
     Body (..),
     resourceBytes,
+    numbersTag,
     Compressed,
     compressedBytes,
 
@@ -19,6 +20,7 @@ module Weft.Static.File
     Found (..),
     find,
     unchanged,
+    negotiated,
     compressed,
     withBody,
     withFolder,
@@ -250,7 +252,7 @@ resource root path coding status date racy body =
   Resource
     { resourceBody = body,
       resourceSize = size,
-      resourceValid = Validators tag date,
+      resourceValid = Validators tag (Just date),
       resourceStatus = status,
       resourceRacy = racy,
       resourceHeaders =
@@ -276,6 +278,10 @@ resource root path coding status date racy body =
         | racy -> WeakTag (tagOf coding (times <> [0]))
         | otherwise -> StrongTag (tagOf coding times)
     times = let (seconds, nanos) = statusModified status in [fromIntegral seconds, fromIntegral nanos, fromIntegral (statusSize status)]
+
+-- | A strong tag of numbers.
+numbersTag :: [Word] -> EntityTag
+numbersTag = StrongTag . tagOf Nothing
 
 -- | The tag of contents that are known.
 contentsTag :: Maybe Coding -> ByteString -> EntityTag

@@ -1,9 +1,15 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- A listing of a folder, as HTML, or as JSON for clients that prefer it.
+-- Listings of folders, as HTML, or as JSON for clients that prefer it. They are rendered once for each change, and kept in
+-- the cache of contents.
+--
+-- The time of a folder says nothing about the sizes and times of its files, and it may stay the same at the next change
+-- within a tick of the file system's clock. So what shows whether a listing is current is what it shows: its entity tag
+-- is made from all entries, in any order. An entry that changes twice in a tick shows its second size too, since the
+-- entries are read each time that the listing is compared with the disk.
 module Weft.Static.Listing
-  ( listing,
+  ( listingOf,
   )
 where
 
@@ -14,23 +20,26 @@ import qualified Data.ByteString as B
 import qualified Data.ByteString.Builder as BB
 import qualified Data.ByteString.Char8 as C
 import qualified Data.ByteString.Lazy as L
-import Data.List (sortOn)
+import Data.Foldable (fold)
+import Data.List (foldl', sortOn)
 import Data.Maybe (catMaybes)
 import qualified Data.Text as T
 import qualified Data.Text.Encoding as T
 import qualified Data.Text.Encoding.Error as T
 import Network.HTTP.Date (formatHTTPDate)
-import Network.HTTP.Types
 import Network.HTTP.Types.Header
-import Network.Wai
 import System.Posix.Types (EpochTime)
+import qualified Weft.AccessLog.Put as P
+import Weft.Core.Time (Instant)
 import Weft.File (File, FileStatus (..), FileType (..), foldNames, openedStatus, statEntry)
-import Weft.Http.Conditional (fileDate)
+import Weft.Http.Conditional (Validators (..), fileDate, tagField)
 import Weft.Static.Accept (prefersJson)
-import Weft.Static.Answer (plain)
-import Weft.Static.File (DocumentRoot (..), Found (Denied), opening, refusal, withFolder)
+import Weft.Static.Cache
+import Weft.Static.Digest (digest)
+import Weft.Static.File
 import Weft.Static.OpenFiles (briefly)
 import qualified Weft.Static.Path as Path
+import Weft.Sys (now)
 
 -- | An entry of a folder.
 data Item = Item
@@ -40,26 +49,72 @@ data Item = Item
     itemTime :: !EpochTime
   }
 
--- | Respond with a listing of a folder below the root.
-listing :: DocumentRoot -> ByteString -> Request -> (Response -> IO ResponseReceived) -> IO ResponseReceived
-listing root path request respond = do
-  found <- briefly (rootOpenFiles root) (withFolder root path (contents root path))
-  case found of
-    Left Denied -> respond (plain forbidden403 [])
-    Left _ -> respond (plain notFound404 [])
-    Right items
-      | wantsJson -> respond (page "application/json; charset=utf-8" (encode (map toJson items)))
-      | otherwise -> respond (page "text/html; charset=utf-8" (BB.toLazyByteString (html path items)))
-  where
-    wantsJson = prefersJson [value | (name, value) <- requestHeaders request, name == hAccept]
-    page mime body = responseLBS ok200 [(hContentType, mime), (hContentLength, C.pack (show (L.length body))), (hVary, "Accept"), (hCacheControl, "no-cache")] body
+-- | The media types of listings.
+data Form = Html | Json
+  deriving (Eq, Enum)
 
--- | Folders first, sorted by name. Omits hidden entries, entries that are gone or may not be read, entries that are
+-- | The listing of a folder below the root for a client with these fields, or what is there if it is no folder that can
+-- be read. The instant is the earliest at which a listing in the cache may have been compared with the disk. That takes
+-- O(n) system calls for n entries, and O(n log n) time if they have changed.
+listingOf :: DocumentRoot -> Cache Found Resource -> Instant -> ByteString -> RequestHeaders -> IO (Either Found Resource)
+listingOf root cache since path fields = do
+  hit <- lookupCache cache since key
+  maybe (fetch cache key (\r -> Keep (resourceBytes r + B.length key)) refreshed) (pure . Right) hit
+  where
+    form = if prefersJson [value | (name, value) <- fields, name == hAccept] then Json else Html
+    -- No file's path has a zero byte.
+    key = (if form == Json then "\0json/" else "\0html/") <> path
+    refreshed old = do
+      began <- now
+      found <- briefly (rootOpenFiles root) (withFolder root path (\folder -> (,) (openedStatus folder) <$> contents root path folder))
+      pure $ case found of
+        Left other -> Left other
+        Right (status, items)
+          | Just r <- old, validTag (resourceValid r) == validTag valid -> Right (Same began)
+          | otherwise -> Right (Changed began (negotiated root (rendered status items)))
+          where
+            valid = Validators (tagOfItems items) Nothing
+            rendered = listed key form path valid
+    tagOfItems items = numbersTag [version, fromIntegral (fromEnum form), foldl' (\s i -> s + digestOf i) 0 items, fromIntegral (length items)]
+    -- Of the texts that 'html' and 'toJson' write. To be counted up when these change.
+    version = 1
+
+-- | Of all that is shown. The sum for several entries does not depend on their order.
+digestOf :: Item -> Word
+digestOf i =
+  digest . P.putString (B.length (itemName i) + 48) $
+    P.bytes (itemName i) <> P.byte (if itemFolder i then 0x2f else 0) <> P.decimal (fromInteger (itemSize i)) <> P.byte 0 <> P.decimal (fromEnum (max 0 (itemTime i)))
+
+listed :: ByteString -> Form -> ByteString -> Validators -> FileStatus -> [Item] -> Resource
+listed key form path valid status items =
+  Resource
+    { resourceBody = InMemory body,
+      resourceSize = toInteger (B.length body),
+      resourceValid = valid,
+      resourceStatus = status,
+      resourceRacy = False,
+      resourceHeaders =
+        [ (hContentType, if form == Json then "application/json; charset=utf-8" else "text/html; charset=utf-8"),
+          (hContentLength, C.pack (show (B.length body))),
+          (hETag, fold (tagField (validTag valid))),
+          (hAcceptRanges, "bytes"),
+          (hVary, "Accept"),
+          (hCacheControl, "no-cache")
+        ],
+      resourcePath = key,
+      resourceVariants = [],
+      resourceCodings = []
+    }
+  where
+    sorted = sortOn (\i -> (not (itemFolder i), itemName i)) items
+    !body = L.toStrict (if form == Json then encode (map toJson sorted) else BB.toLazyByteString (html path sorted))
+
+-- | The entries, in any order. Omits hidden ones, entries that are gone or may not be read, entries that are
 -- neither files nor folders, and symbolic links that lead out of the root. Blocks no capability.
 contents :: DocumentRoot -> ByteString -> File -> IO [Item]
 contents root path folder = do
   names <- foldNames folder (\names name -> pure (if "." `B.isPrefixOf` name then names else B.copy name : names)) []
-  sortOn (\i -> (not (itemFolder i), itemName i)) . catMaybes <$> mapM item names
+  catMaybes <$> mapM item names
   where
     item name = either (const Nothing) (described name) <$> status name
     -- Of a link, the status of where it leads.
