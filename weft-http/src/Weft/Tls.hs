@@ -1,37 +1,37 @@
 -- |
--- TLS over any connection of "Weft.Transport", for servers and clients, based on the @tls@ package. Supports TLS 1.3,
--- and TLS 1.2 with ephemeral elliptic-curve keys and authenticated encryption; no older versions.
+-- TLS over any connection of "Weft.Transport", for servers and clients, by OpenSSL 3. Supports TLS 1.3, and TLS 1.2 with
+-- ephemeral elliptic-curve keys and authenticated encryption; no older versions, no renegotiation, and no early data.
 --
 -- > server <- newTlsServer defaultTlsServerSettings {tlsCertificates = [CertificateFiles "chain.pem" "key.pem"]}
 -- > secure <- tlsAccept server connection
 --
--- The result is a 'Connection' with a 'Weft.Transport.Security'. It satisfies the laws of "Weft.Transport.Laws"
--- except one: since the library has no half-close, a send that begins after the peer's end has been received fails.
+-- The result is a 'Connection' with a 'Weft.Transport.Security'. It satisfies the laws of "Weft.Transport.Laws". A
+-- connection that neither receives nor sends holds no buffers; one whose peer does not receive holds at most 64 KiB of
+-- encrypted bytes.
 --
 -- A peer that ends the connection in the middle of a record is an error. One that ends it between two records, without
 -- the alert @close_notify@ (RFC 8446, 6.1), is an error for a client. On the server's side it is the end of the stream,
 -- since many clients do so and a request of HTTP says where it ends. A protocol whose clients send messages that only
 -- the end of the stream delimits needs an end mark of its own.
 --
--- Errors are 'IOError's. Any thread may use a server.
+-- Errors are 'IOError's. Any thread may use a server. A handshake that signs with a slow key or verifies certificates runs
+-- in a safe call, one at a time for each capability, so that other threads go on.
 --
 -- = Which certificates are accepted
 --
--- Chains are verified up to an authority that was given; revocation is not checked. For the peer's certificate and each
--- authority below the one that is trusted:
+-- Chains are verified by OpenSSL (RFC 5280) up to an authority that was given, which need not be a root; keys and hashes
+-- need 112 bits of security; revocation is not checked. Beyond that:
 --
--- * An unknown extension that is critical is a fault (RFC 5280, 4.2). Known are key usage, extended key usage, basic
---   constraints, alternative names, and certificate policies, of which all are accepted.
--- * Name constraints are not supported: those that are critical are a fault (4.2.1.10), others are ignored.
--- * If there is an extended key usage, it must name servers' or clients' certificates respectively (4.2.1.12);
---   @anyExtendedKeyUsage@ will do for an authority only. If the peer has a key usage, it must allow digital signatures
---   (RFC 8446, 4.4.2.2).
+-- * Constraints and mappings of policies are not supported: those that are critical are a fault (RFC 5280, 4.2).
+-- * If there is an extended key usage, of the peer's certificate or an authority's, it must name servers' or clients'
+--   certificates respectively; @anyExtendedKeyUsage@ will not do. If the peer has a key usage, it must allow digital
+--   signatures (RFC 8446, 4.4.2.2).
+-- * What the trusted authority's own certificate says counts too: name constraints, and critical extensions that are
+--   not known.
 --
 -- A server's certificate must have the name or the address that the client asks for among its alternative names; a
--- wildcard stands for the leftmost label (RFC 9525, 6.3). Its common name does not count (RFC 9110, 4.3.4). Clients'
+-- wildcard stands for the whole leftmost label (RFC 9525, 6.3). Its common name does not count (RFC 9110, 4.3.4). Clients'
 -- names are not compared with anything: 'peerCertificates' has them.
---
--- Extensions of the trusted authority's own certificate do not matter (RFC 5280, 6.1.1), also if the peer sends it.
 --
 -- @since 0.1.0
 module Weft.Tls
@@ -59,29 +59,28 @@ module Weft.Tls
 
     -- * Peers' certificates
     peerCertificates,
+    Certificate (..),
+    certificatesIn,
   )
 where
 
 import Control.Exception
-import Control.Monad (when)
+import Control.Monad (unless, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as B8
-import Data.Default.Class (def)
-import Data.Either (fromRight, lefts, rights)
+import Data.Either (fromRight, lefts)
 import Data.IORef
-import Data.Maybe (isJust)
-import Data.X509
-import Data.X509.CertificateStore (CertificateStore)
-import Network.TLS
-import System.IO.Error (ioeSetErrorString, ioeSetErrorType, permissionErrorType)
+import Data.Int (Int64)
+import System.IO.Unsafe (unsafePerformIO)
+import Weft.Blocking (blocking)
+import Weft.Core.Time (toSeconds)
 import Weft.Duration (Duration, seconds)
-import Weft.Tls.Ciphers
 import Weft.Tls.Credentials
+import Weft.Tls.Library
 import Weft.Tls.ServerName
-import Weft.Tls.Sessions
 import Weft.Tls.Stream
-import Weft.Tls.Validation
+import Weft.Tls.Tickets
 import Weft.Transport
 
 -- Servers ----------------------------------------------------------------------------
@@ -96,29 +95,30 @@ data TlsServerSettings = TlsServerSettings
     -- the handshake fails with the alert @no_application_protocol@ (3.2). A client that offers none gets a connection
     -- without one.
     tlsProtocols :: [ByteString],
-    -- | How many sessions are kept for resumption; zero disables resumption. Servers that ask for client certificates
-    -- keep none, since a resumed session does not present the certificate again.
+    -- | Zero disables resumption. The server keeps no sessions: its clients do, as tickets that only it can read, so that
+    -- other numbers mean the same. A session is resumed only with the certificate that it began with. Servers that ask for
+    -- client certificates resume none, since a resumed session does not present the certificate again.
     tlsSessions :: Int,
-    -- | How long a session is kept.
+    -- | How long a ticket can be used, in whole seconds. With TLS 1.3 a resumed session has tickets of its own.
     tlsSessionLife :: Duration,
     -- | How long a handshake may take.
-    tlsHandshakeTime :: Duration
+    tlsHandshakeTime :: Duration,
+    -- | A file to which the keys of all sessions are appended, in the format that Wireshark reads (@SSLKEYLOGFILE@), so that
+    -- recorded connections can be read. For debugging: whoever has the file can read them too.
+    tlsKeyLog :: Maybe FilePath
   }
 
 -- | Whether a server asks for client certificates. The file, or the text of the last two, contains the trusted
 -- certificate authorities, in PEM.
 data ClientCertificates
   = NoClientCertificates
-  | -- | A client without a certificate is accepted; one with a wrong or expired certificate is not. Version 2.1 of the
-    -- @tls@ package refuses a client without a certificate with TLS 1.3, and in its release 2.1.8 with TLS 1.2 too. After
-    -- the client's empty @Certificate@, that version's server expects a @CertificateVerify@, which such a client does
-    -- not send (RFC 5246, 7.4.8; RFC 8446, 4.4.3).
+  | -- | A client without a certificate is accepted; one with a wrong or expired certificate is not.
     OptionalClientCertificates FilePath
   | RequiredClientCertificates FilePath
   | OptionalClientCertificatesMemory ByteString
   | RequiredClientCertificatesMemory ByteString
 
--- | No certificate; the protocol @http\/1.1@ but not @h2@; 10,000 sessions for two hours; ten seconds for a handshake.
+-- | No certificate; the protocol @http\/1.1@ but not @h2@; tickets for two hours; ten seconds for a handshake.
 defaultTlsServerSettings :: TlsServerSettings
 defaultTlsServerSettings =
   TlsServerSettings
@@ -127,7 +127,8 @@ defaultTlsServerSettings =
       tlsProtocols = [B8.pack "http/1.1"],
       tlsSessions = 10000,
       tlsSessionLife = seconds 7200,
-      tlsHandshakeTime = seconds 10
+      tlsHandshakeTime = seconds 10,
+      tlsKeyLog = Nothing
     }
 
 -- | A server's certificates and sessions.
@@ -135,23 +136,25 @@ data TlsServer = TlsServer
   { serverSettings :: !TlsServerSettings,
     -- | The certificates that were loaded last. Written by a reload, read by each handshake.
     serverLoaded :: !(IORef Loaded),
-    serverSessions :: !Sessions
+    -- | None if no session is resumed.
+    serverTickets :: !(Maybe Tickets)
   }
 
-data Loaded = Loaded
-  { loadedCredentials :: ![(CertificateSource, Credential)],
-    loadedAuthorities :: !(Maybe ([SignedCertificate], CertificateStore))
-  }
+-- | The certificates, the authorities of clients, and the certificates by name.
+data Loaded = Loaded ![(CertificateSource, Credential)] !(Maybe Context) !NameTable
+
+loadedCredentials :: Loaded -> [(CertificateSource, Credential)]
+loadedCredentials (Loaded credentials _ _) = credentials
 
 -- | Load the certificates, and check that each matches its key. Throws an 'IOError' that says what is wrong with which
 -- file.
 newTlsServer :: TlsServerSettings -> IO TlsServer
-newTlsServer settings =
-  TlsServer settings <$> (load settings >>= newIORef) <*> newSessions most (tlsSessionLife settings)
-  where
-    most = case tlsClientCertificates settings of
-      NoClientCertificates -> tlsSessions settings
-      _ -> 0
+newTlsServer settings = TlsServer settings <$> (load settings >>= newIORef) <*> (if resumes settings then Just <$> newTickets (tlsSessionLife settings) else pure Nothing)
+
+resumes :: TlsServerSettings -> Bool
+resumes settings = case tlsClientCertificates settings of
+  NoClientCertificates -> tlsSessions settings > 0
+  _ -> False
 
 -- | Load all files again, for new connections; established ones are not affected. Each certificate, and the authorities
 -- of clients, are replaced only if they can be loaded. Returns the errors of those that stay as they were.
@@ -162,28 +165,38 @@ reloadTlsServer server = readIORef (serverLoaded server) >>= replaceCertificates
 -- they were, others that cannot be loaded are left out; the list stays as it was if there is nothing to replace it.
 replaceCertificates :: TlsServer -> [CertificateSource] -> IO [IOException]
 replaceCertificates server sources = do
-  credentials <- mapM (try . loadCredential) sources
+  credentials <- mapM (try . loadFor (serverSettings server)) sources
   authorities <- try (loadClientAuthorities (serverSettings server))
-  atomicModifyIORef' (serverLoaded server) $ \(Loaded old oldAuthorities) ->
-    let earlier source = lookup source old
-        new = [(source, c) | (source, outcome) <- zip sources credentials, Just !c <- [either (const (earlier source)) Just (outcome :: Either IOException Credential)]]
-        -- Evaluated: what is left to evaluate would keep everything that was loaded earlier.
-        next = length new `seq` (if null new then old else new)
-     in (Loaded next $! fromRight oldAuthorities authorities, ())
+  Loaded old oldAuthorities _ <- readIORef (serverLoaded server)
+  let new = [(source, c) | (source, outcome) <- zip sources credentials, Just c <- [either (const (lookup source old)) Just (outcome :: Either IOException Credential)]]
+      next = if null new then old else new
+  table <- nameTable (map snd next)
+  -- Of two reloads at the same time, the later one counts.
+  atomicWriteIORef (serverLoaded server) $! Loaded next (fromRight oldAuthorities authorities) table
   pure (lefts credentials <> lefts [authorities])
 
 load :: TlsServerSettings -> IO Loaded
 load settings = do
   when (null (tlsCertificates settings)) (ioError (userError "Weft.Tls: a server needs a certificate"))
-  Loaded <$> mapM (\source -> (,) source <$> loadCredential source) (tlsCertificates settings) <*> loadClientAuthorities settings
+  credentials <- mapM (\source -> (,) source <$> loadFor settings source) (tlsCertificates settings)
+  Loaded credentials <$> loadClientAuthorities settings <*> nameTable (map snd credentials)
 
-loadClientAuthorities :: TlsServerSettings -> IO (Maybe ([SignedCertificate], CertificateStore))
+loadFor :: TlsServerSettings -> CertificateSource -> IO Credential
+loadFor settings = loadCredential (ServerRole life) (tellsKeys (tlsKeyLog settings))
+  where
+    -- OpenSSL counts whole seconds, and rounds up.
+    life = if resumes settings then max 1 (ceiling (toSeconds (tlsSessionLife settings)) - 1) else 0
+
+tellsKeys :: Maybe FilePath -> Bool
+tellsKeys = maybe False (const True)
+
+loadClientAuthorities :: TlsServerSettings -> IO (Maybe Context)
 loadClientAuthorities settings = case tlsClientCertificates settings of
   NoClientCertificates -> pure Nothing
-  OptionalClientCertificates path -> Just <$> loadAuthorities path
-  RequiredClientCertificates path -> Just <$> loadAuthorities path
-  OptionalClientCertificatesMemory text -> Just <$> authoritiesFrom text
-  RequiredClientCertificatesMemory text -> Just <$> authoritiesFrom text
+  OptionalClientCertificates path -> Just <$> loadAuthorities False path
+  RequiredClientCertificates path -> Just <$> loadAuthorities False path
+  OptionalClientCertificatesMemory text -> Just <$> authoritiesFrom False text
+  RequiredClientCertificatesMemory text -> Just <$> authoritiesFrom False text
 
 -- | A server with the sessions and certificates of the given one, but without one of its application protocols.
 withoutProtocol :: ByteString -> TlsServer -> TlsServer
@@ -203,50 +216,22 @@ servedNames server = map (fmap servedBy) . loadedCredentials <$> readIORef (serv
 -- owns the old one.
 tlsAccept :: TlsServer -> Connection -> IO Connection
 tlsAccept server below = (`onException` connAbort below) $ do
-  loaded <- readIORef (serverLoaded server)
-  found <- newIORef False
-  asked <- newIORef Nothing
+  Loaded credentials authorities table <- readIORef (serverLoaded server)
   deadline <- deadlineIn (tlsHandshakeTime settings)
-  let learned = Learned (readIORef asked) getClientCertificateChain (readIORef found)
-  handshakeOver ServerSide deadline (serverParams settings loaded (manager found) asked) learned below
+  keys <- mapM currentKeys (serverTickets server)
+  (endpoint, keep) <- acceptEndpoint table keys (fmap (\context -> (context, required)) authorities) (tlsProtocols settings)
+  let slowly = maybe False (const True) authorities || any (credentialSlow . snd) credentials
+  handshakeOver (Handshaking ServerSide endpoint slowly keep (logKeys (tlsKeyLog settings))) deadline below
   where
     settings = serverSettings server
-    manager found = sessionManager (serverSessions server) (writeIORef found True)
-
-serverParams :: TlsServerSettings -> Loaded -> SessionManager -> IORef (Maybe ByteString) -> ServerParams
-serverParams settings loaded sessions asked =
-  def
-    { serverWantClientCert = maybe False (const True) (loadedAuthorities loaded),
-      serverCACertificates = maybe [] fst (loadedAuthorities loaded),
-      serverShared = def {sharedSessionManager = sessions},
-      serverSupported = supported,
-      serverHooks =
-        def
-          { onALPNClientSuggest = Just (pure . preferred),
-            onServerNameIndication = \name -> do
-              writeIORef asked (B8.pack <$> name)
-              pure (Credentials (maybe [] pure (credentialFor (map snd (loadedCredentials loaded)) name))),
-            onClientCertificate = maybe (const (pure CertificateUsageAccept)) (checkClient required . snd) (loadedAuthorities loaded),
-            onUnverifiedClientCert = pure False
-          }
-    }
-  where
-    -- RFC 7301, 3.2: if there is no common protocol, the library ends the handshake.
-    preferred offered = case filter (`elem` offered) (tlsProtocols settings) of
-      protocol : _ -> protocol
-      [] -> B.empty
     required = case tlsClientCertificates settings of
       RequiredClientCertificates _ -> True
       RequiredClientCertificatesMemory _ -> True
       _ -> False
 
--- | Verify a client's chain, but no name.
-checkClient :: Bool -> CertificateStore -> CertificateChain -> IO CertificateUsage
-checkClient required store chain@(CertificateChain certificates)
-  | null certificates = pure (if required then CertificateUsageReject (CertificateRejectOther "a certificate is required") else CertificateUsageAccept)
-  | otherwise = rejection <$> validateChain AnyClient store noCache (mempty, B.empty) chain
-  where
-    noCache = ValidationCache (\_ _ _ -> pure ValidationCacheUnknown) (\_ _ _ -> pure ())
+-- | Append them to the file.
+logKeys :: Maybe FilePath -> ByteString -> IO ()
+logKeys path told = mapM_ (\file -> blocking (B.appendFile file told)) path
 
 -- | Whether a connection that begins with these bytes is TLS: its first record must be a handshake record (RFC 8446,
 -- 5.1).
@@ -268,7 +253,9 @@ data TlsClientSettings = TlsClientSettings
 
 -- | The trusted certificate authorities.
 data Trust
-  = -- | Those in a file, in PEM.
+  = -- | Those of the system. The variables @SSL_CERT_FILE@ and @SSL_CERT_DIR@ name others.
+    TrustSystem
+  | -- | Those in a file, in PEM.
     TrustAuthorities FilePath
   | -- | Those in the contents of such a file.
     TrustMemory ByteString
@@ -278,21 +265,31 @@ data Trust
     TrustAnything
 
 -- | Certificates of authorities, decoded.
-newtype Authorities = Authorities CertificateStore
+newtype Authorities = Authorities Context
 
 -- | Load the authorities now, once for many connections: reading a file of all authorities that a system trusts takes
 -- as long as several handshakes. Throws an 'IOError' if there is no certificate among what is given.
 loadTrust :: Trust -> IO Trust
 loadTrust trust = case trust of
-  TrustAuthorities path -> TrustLoaded . Authorities . snd <$> loadAuthorities path
-  TrustMemory text -> TrustLoaded . Authorities . snd <$> authoritiesFrom text
+  TrustSystem -> do
+    context <- newContext ClientRole False
+    TrustLoaded (Authorities context) <$ trustSystem context
+  TrustAuthorities path -> TrustLoaded . Authorities <$> loadAuthorities False path
+  TrustMemory text -> TrustLoaded . Authorities <$> authoritiesFrom False text
   other -> pure other
 
--- | The authorities of Debian's @ca-certificates@, no client certificate, no application protocol, ten seconds.
+-- | For all clients that accept any certificate.
+anything :: Context
+anything = unsafePerformIO $ do
+  context <- newContext ClientRole False
+  context <$ trustAnything context
+{-# NOINLINE anything #-}
+
+-- | The system's authorities, no client certificate, no application protocol, ten seconds.
 defaultTlsClientSettings :: TlsClientSettings
 defaultTlsClientSettings =
   TlsClientSettings
-    { tlsTrust = TrustAuthorities "/etc/ssl/certs/ca-certificates.crt",
+    { tlsTrust = TrustSystem,
       tlsClientCertificate = Nothing,
       tlsOffer = [],
       tlsConnectTime = seconds 10
@@ -307,40 +304,41 @@ defaultTlsClientSettings =
 tlsConnect :: TlsClientSettings -> String -> Connection -> IO Connection
 tlsConnect settings name below = (`onException` connAbort below) $ do
   trust <- loadTrust (tlsTrust settings)
-  let shared = case trust of
-        TrustLoaded (Authorities store) -> def {sharedCAStore = store}
-        _ -> def {sharedValidationCache = ValidationCache (\_ _ _ -> pure ValidationCachePass) (\_ _ _ -> pure ())}
-  own <- mapM loadCredential (tlsClientCertificate settings)
+  own <- mapM (loadCredential ClientRole False) (tlsClientCertificate settings)
   deadline <- deadlineIn (tlsConnectTime settings)
-  shown <- newIORef Nothing
-  distrust <- newIORef []
   identity <- identityOf name
-  let sent = case identity of
-        Named host -> Just (B8.pack host)
-        Addressed _ -> Nothing
-      check store cache service chain = do
-        writeIORef shown (Just chain)
-        reasons <- validateChain (ServerOf identity) store cache service chain
-        reasons <$ writeIORef distrust reasons
-      learned = Learned (pure sent) (const (readIORef shown)) (pure False)
-  handshakeOver ClientSide deadline (clientParams shared own sent check) learned below `catch` \e -> do
-    reasons <- readIORef distrust
-    let explained = maybe e (ioeSetErrorString e) (rejectedBecause reasons)
-    ioError (if null reasons then e else ioeSetErrorType explained permissionErrorType)
-  where
-    clientParams shared own sent check =
-      (defaultParamsClient (withoutDot name) B.empty)
-        { clientUseServerNameIndication = isJust sent,
-          clientShared = shared,
-          clientSupported = supported,
-          clientHooks =
-            def
-              { onSuggestALPN = pure (if null (tlsOffer settings) then Nothing else Just (tlsOffer settings)),
-                onCertificateRequest = const (pure own),
-                onServerCertificate = check
-              }
-        }
+  server <- case identity of
+    Named host -> do
+      -- RFC 6066, 3: as in the DNS, and OpenSSL ends a name at a zero.
+      unless (all (\c -> c > ' ' && c < '\DEL') host && length host <= 255) (ioError (userError ("Weft.Tls: " <> show name <> " cannot be the name of a server")))
+      pure (Left (B8.pack host))
+    Addressed address -> pure (Right address)
+  let context = case trust of
+        TrustLoaded (Authorities loaded) -> loaded
+        _ -> anything
+  endpoint <- connectEndpoint context (fmap credentialContext own) server (tlsOffer settings)
+  handshakeOver (Handshaking ClientSide endpoint True (pure ()) (const (pure ()))) deadline below
+
+-- Peers' certificates --------------------------------------------------------------------
+
+-- | What is in a certificate. What cannot be read is empty.
+data Certificate = Certificate
+  { -- | The subject, in the form of RFC 2253.
+    certificateSubject :: ByteString,
+    -- | The alternative names of the DNS or, if there are no alternative names, the common name.
+    certificateNames :: [ByteString],
+    -- | The seconds since 1970 between which it is valid.
+    certificateValidity :: Maybe (Int64, Int64)
+  }
+  deriving (Eq, Show)
+
+certificateOf :: ByteString -> Certificate
+certificateOf der = Certificate (subjectIn der) (namesIn der) (validityIn der)
+
+-- | The certificates in a text in PEM, in their order; 'Nothing' for one that cannot be understood.
+certificatesIn :: ByteString -> [Maybe Certificate]
+certificatesIn = map (fmap certificateOf . decodedPem) . certificateBlocks
 
 -- | The certificates of 'securityPeerCertificates', decoded.
-peerCertificates :: Security -> [SignedCertificate]
-peerCertificates = rights . map decodeSignedCertificate . securityPeerCertificates
+peerCertificates :: Security -> [Certificate]
+peerCertificates = map certificateOf . securityPeerCertificates

@@ -303,11 +303,11 @@ urlTests program folder =
           testCase "a certificate of an untrusted authority is an error" . withTlsServer program folder $ \port _ -> do
             (code, out) <- outcome program [] (secure port ["--duration", "0.5", "--connections", "1"])
             code @?= ExitFailure 1
-            mapM_ (contains out) ["no request was answered", "errors              certificate has unknown CA: "],
+            mapM_ (contains out) ["no request was answered", "errors              certificate rejected: self-signed certificate: "],
           testCase "weft top says so in the same words" . withTlsServer program folder $ \port _ -> do
             (code, out) <- outcome program [] ["top", "https://localhost:" <> show port, "--count", "1"]
             code @?= ExitFailure 1
-            contains out "/metrics: certificate has unknown CA (--ca FILE",
+            contains out "/metrics: certificate rejected: self-signed certificate (--ca FILE",
           testCase "--ca with a file without a certificate is a wrong argument" $ do
             (code, out) <- outcome program [] (secure 1 ["--ca", folder </> "index.html"])
             code @?= ExitFailure 2

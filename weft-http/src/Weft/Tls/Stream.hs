@@ -1,32 +1,47 @@
 -- |
--- A connection that runs a TLS session over another connection. The library calls back to receive bytes
--- ("Weft.Tls.Incoming") and to send them ("Weft.Tls.Outgoing").
+-- A connection that runs a TLS session over another connection: it receives what the library needs, and sends what the
+-- library has encrypted.
+--
+-- = Who uses the endpoint
+--
+-- One thread receives, another may send, and any may close; the library allows one at a time. So there are two roles.
+--
+-- * /The turn/ ('sessionTurn'): to use the endpoint. It is taken for one call of the library, and never kept while its
+--   holder waits. @Free -> Held -> Free@; after 'sessionClosed' is set, whoever releases it or finds it free also frees
+--   the endpoint, once, and no one uses it afterwards.
+-- * /The sender/ ('sessionSender'): to send below what the library has encrypted, in its order. It may be held while its
+--   holder waits for the peer. A thread that holds it takes the turn, but not the other way round.
+--
+-- The thread that receives may have to answer (a key update, an alert). The answer waits in the endpoint for the next
+-- send, or if it is urgent, is sent by the thread that receives if there is no sender, else by the sender as it ends.
 module Weft.Tls.Stream
   ( Side (..),
-    Learned (..),
+    Handshaking (..),
     handshakeOver,
+    protocolError,
   )
 where
 
-import Control.Applicative ((<|>))
-import Control.Concurrent (ThreadId, myThreadId)
+import Control.Concurrent.MVar
 import Control.Exception
-import Control.Monad (unless, when)
+import Control.Monad (unless, void, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
-import qualified Data.ByteString.Lazy as L
+import qualified Data.ByteString.Internal as B (toForeignPtr)
 import Data.IORef
-import Data.Maybe (fromMaybe)
-import Data.X509 (CertificateChain (..), encodeSignedObject)
+import Data.Maybe (isNothing)
+import Data.Word (Word8)
+import Foreign (ForeignPtr, Ptr, allocaBytes, nullPtr, plusPtr, pokeByteOff, touchForeignPtr)
 import Foreign.C.Error (Errno, eBADF, eINVAL, ePIPE, errnoToIOError)
-import Foreign.Ptr (castPtr)
-import GHC.IO.Exception (IOErrorType (EOF, InvalidArgument, ProtocolError, TimeExpired), IOException (..))
-import Network.TLS
+import Foreign.C.Types (CSize)
+import GHC.ForeignPtr (unsafeForeignPtrToPtr)
+import GHC.IO.Exception (IOErrorType (EOF, InvalidArgument, PermissionDenied, ProtocolError, TimeExpired), IOException (..))
+import System.IO.Unsafe (unsafePerformIO)
+import Weft.Core.Each (Each, newEach, own)
 import Weft.Core.Time (until)
 import Weft.Sys (now)
-import Weft.Timer (sleep)
-import Weft.Tls.Incoming
-import Weft.Tls.Outgoing
+import Weft.Timer (within)
+import Weft.Tls.Library
 import Weft.Transport
 import Prelude hiding (until)
 
@@ -34,146 +49,220 @@ import Prelude hiding (until)
 data Side = ServerSide | ClientSide
   deriving (Eq)
 
--- | What one side learns in a handshake, apart from what the library's context has. Each action runs when it is
--- complete.
-data Learned = Learned
-  { -- | The server name that the client asked for.
-    learnedServerName :: IO (Maybe ByteString),
-    -- | The peer's chain. The library's function for this returns the client's chain on both sides.
-    learnedChain :: Context -> IO (Maybe CertificateChain),
-    -- | Whether the session was resumed; with TLS 1.3 the library knows it.
-    learnedResumed :: IO Bool
-  }
-
 -- | A session's state.
 data Session = Session
-  { sessionContext :: !Context,
+  { sessionEndpoint :: !Endpoint,
     sessionBelow :: !Connection,
     sessionSecurity :: !Security,
     sessionSide :: !Side,
-    sessionIncoming :: !Incoming,
-    sessionOutgoing :: !Outgoing,
-    -- | Decrypted bytes that have not been passed on yet. Written by the thread that receives.
-    sessionClear :: !(IORef ByteString),
-    -- | Whether the stream has ended. Written by the thread that receives.
-    sessionEnded :: !(IORef Bool),
-    -- | The first exception of the connection below in the current receive, since the library wraps or swallows it.
-    -- Written by the thread that receives.
-    sessionTrouble :: !(IORef (Maybe IOException)),
+    sessionTurn :: !(MVar ()),
+    sessionSender :: !(MVar ()),
+    -- | Whether there is output that is to be sent as soon as there is no sender. Set by the thread that receives, cleared
+    -- by a sender.
+    sessionUrgent :: !(IORef Bool),
+    -- | Written by the thread that receives.
+    sessionInput :: !(IORef Input),
+    -- | Written by the thread that receives.
+    sessionEnd :: !(IORef End),
     -- | Written by the thread that sends.
     sessionEnding :: !(IORef Ending),
-    -- | The thread that is in 'sendData'. Written by the thread that sends.
-    sessionSending :: !(IORef (Maybe ThreadId)),
-    -- | The thread that is in 'bye', and its deadline. Written by the thread that sends.
-    sessionBye :: !(IORef (Maybe (ThreadId, Instant))),
-    -- | Whether the connection was closed. Written by any thread.
+    -- | Whether a send was interrupted or failed: the peer cannot decrypt what would follow, so nothing more is sent.
+    -- Written by senders, and only set.
+    sessionCut :: !(IORef Bool),
+    -- | Whether the connection was closed. Written by any thread, and only set.
     sessionClosed :: !(IORef Bool)
   }
 
--- | How far the end of the sending direction has come: @Open -> Begun -> Alerted -> Ended@.
+-- | Received bytes that the library has not taken yet, and whether it can read something without more.
+data Input = Input !ByteString !Bool
+
+-- | How far the receiving direction has come: @Going -> Ended@, or @Going -> Broken@.
+data End
+  = Going
+  | -- | By the peer.
+    Ended
+  | Broken !IOException
+
+-- | How far the end of the sending direction has come: @Open -> Alerted -> Shut@.
 data Ending
   = Open
-  | -- | Nothing more can be sent. A close_notify alert is to be sent.
-    Begun
-  | -- | The alert is in the queue, or was sent.
+  | -- | The alert close_notify is in the output, or was sent. Nothing more can be sent.
     Alerted
   | -- | The sending direction below has ended too.
-    Ended
+    Shut
   deriving (Eq)
 
--- | Perform the handshake before the deadline, with the library's parameters for that side. If the handshake fails,
--- this throws an 'IOException'; the connection below must then be closed.
-handshakeOver :: TLSParams params => Side -> Instant -> params -> Learned -> Connection -> IO Connection
-handshakeOver side deadline params learned below = do
-  incoming <- newIncoming below deadline
-  outgoing <- newOutgoing below
-  trouble <- newIORef Nothing
-  byeBy <- newIORef Nothing
-  sending <- newIORef Nothing
-  -- The version, after the handshake.
-  established <- newIORef Nothing
-  probing <- newIORef False
-  let noting act = act `catch` \e -> modifyIORef trouble (<|> Just e) >> throwIO (e :: IOException)
-      send bytes = do
-        version <- readIORef established
-        sender <- readIORef sending
-        me <- myThreadId
-        case version of
-          Nothing -> noting (connSendBytes below deadline bytes)
-          Just _ -> (if sender == Just me then putMessage else putAnswer) outgoing bytes
-      receive n = do
-        nothing <- readIORef probing
-        when nothing (throwIO NothingPending)
-        waitInBye byeBy
-        version <- readIORef established
-        -- The library may wait for an answer to what it sent: TLS 1.2 has renegotiation.
-        when (version == Just TlsVersion12) (sendPromptly outgoing)
-        noting (takeBytes protocolError incoming n)
-  context <- contextNew (Backend (pure ()) (pure ()) send receive) params
-  -- Masked like 'receiveClear': version 1.7 and later of the library end a client's handshake with a receive that has a
-  -- time limit, if a certificate was sent.
-  mask_ (translating trouble (handshake context))
-  information <- contextGetInformation context
-  alpn <- getNegotiatedProtocol context
-  chain <- learnedChain learned context
-  name <- learnedServerName learned
-  again <- learnedResumed learned
-  let mode = information >>= infoTLS13HandshakeMode
-      version = if fmap infoVersion information == Just TLS13 then TlsVersion13 else TlsVersion12
-      security =
-        Security
-          { securityVersion = version,
-            securityCipher = maybe 0 (cipherID . infoCipher) information,
-            securityAlpn = alpn,
-            securityServerName = name,
-            securityPeerCertificates = maybe [] (\(CertificateChain certificates) -> map encodeSignedObject certificates) chain,
-            securityResumed = maybe again (`elem` [PreSharedKey, RTT0]) mode
-          }
-  writeIORef established (Just version)
-  -- That receive may have returned data, which the library keeps. It returns it before it receives.
-  writeIORef probing True
-  pending <- if side == ClientSide && version == TlsVersion13 then fmap Just (translating trouble (recvData context)) `catch` \NothingPending -> pure Nothing else pure Nothing
-  writeIORef probing False
-  short <- (/= NotShort) <$> streamEnd incoming
-  clear <- newIORef (fromMaybe B.empty pending)
-  end <- newIORef (pending == Just B.empty && not short)
+-- Handshakes -----------------------------------------------------------------------------
+
+-- | A handshake that begins.
+data Handshaking = Handshaking
+  { handshakeSide :: !Side,
+    handshakeEndpoint :: !Endpoint,
+    -- | Whether its steps may take long: they sign with a slow key, or verify certificates.
+    handshakeSlow :: !Bool,
+    -- | Keeps what the endpoint refers to; run at the end.
+    handshakeKeeps :: IO (),
+    -- | Gets the lines of the session's keys, if there are any.
+    handshakeKeys :: ByteString -> IO ()
+  }
+
+-- | Perform the handshake before the deadline. If the handshake fails, this throws an 'IOException', and the endpoint is
+-- freed; the connection below must then be closed.
+handshakeOver :: Handshaking -> Instant -> Connection -> IO Connection
+handshakeOver (Handshaking side endpoint slowly keeps keys) deadline below = (`onException` release endpoint) $ do
+  rest <- steps 0 B.empty side
+  keeps
+  keyLines endpoint >>= \told -> unless (B.null told) (keys told)
+  security <- securityOf endpoint
+  -- Also a server's tickets (TLS 1.3), although they could go with its first bytes: they acknowledge what the client has
+  -- sent, and so let it send more (RFC 896).
+  flush
+  turn <- newMVar ()
+  sender <- newMVar ()
+  urgent <- newIORef False
+  input <- newIORef (Input rest False)
+  end <- newIORef Going
   ending <- newIORef Open
+  cut <- newIORef False
   closed <- newIORef False
-  pure (Connection operations (Session context below security side incoming outgoing clear end trouble ending sending byeBy closed))
+  pure (Connection operations (Session endpoint below security side turn sender urgent input end ending cut closed))
+  where
+    -- A client speaks first.
+    steps :: Int -> ByteString -> Side -> IO ByteString
+    steps before left ServerSide = receive before left
+    steps before left ClientSide = step before left
+    step before bytes = do
+      (outcome, left) <- if slowly then exclusively (handshakeSlowly endpoint bytes) else handshake endpoint bytes
+      case outcome of
+        HandshakeDone -> pure left
+        HandshakeWaits -> flush >> receive before left
+        HandshakeFailed failure -> do
+          -- Its alert.
+          void (try flush :: IO (Either IOException ()))
+          ioError (errorOf failure)
+    receive before left = do
+      more <- connReceive below deadline 16384
+      when (B.null more) (ioError (protocolError "the peer ended the connection during the handshake"))
+      let sofar = before + B.length more
+      when (sofar > largestHandshake) (ioError (protocolError ("a handshake of more than " <> show largestHandshake <> " bytes")))
+      step sofar (left <> more)
+    flush = bracket (takeOutput endpoint) (dropOutput . fst) $ \(at, n) -> unless (n == 0) (connSend below deadline at n)
 
--- | The library has no data that it received during the handshake.
-data NothingPending = NothingPending
-  deriving (Show)
+-- | The most bytes of a handshake from one side: 128 KiB. A certificate chain fits.
+largestHandshake :: Int
+largestHandshake = 131072
 
-instance Exception NothingPending
+-- | Run a step that takes long: one at a time for each capability, in the order in which they come. It runs on a thread of
+-- the operating system of its own, so that the capability goes on; several would take the time of established connections.
+exclusively :: IO a -> IO a
+exclusively act = own turns >>= \turn -> withMVar turn (const act)
 
--- | If this thread is in 'bye', wait until it is interrupted, or throw an error that satisfies 'isTimeout' at its
+turns :: Each (MVar ())
+turns = unsafePerformIO (newEach (newMVar ()))
+{-# NOINLINE turns #-}
+
+securityOf :: Endpoint -> IO Security
+securityOf endpoint = do
+  version13 <- isVersion13 endpoint
+  cipher <- cipherNumber endpoint
+  protocol <- chosenProtocol endpoint
+  name <- askedName endpoint
+  chain <- peerChain endpoint
+  again <- isResumed endpoint
+  pure
+    Security
+      { securityVersion = if version13 then TlsVersion13 else TlsVersion12,
+        securityCipher = cipher,
+        securityAlpn = protocol,
+        securityServerName = name,
+        securityPeerCertificates = chain,
+        securityResumed = again
+      }
+
+-- Roles ----------------------------------------------------------------------------------
+
+-- | Use the endpoint. The action calls the library, and neither waits nor takes long. @EBADF@ if the connection is closed.
+using :: Session -> String -> (Endpoint -> IO a) -> IO a
+using s loc act = mask_ $ do
+  takeMVar (sessionTurn s)
+  closed <- readIORef (sessionClosed s)
+  if closed
+    then giveBack >> failed loc eBADF
+    else do
+      r <- act (sessionEndpoint s) `onException` giveBack
+      r <$ giveBack
+  where
+    giveBack = do
+      putMVar (sessionTurn s) ()
+      closed <- readIORef (sessionClosed s)
+      when closed (reap s)
+
+-- | Free the endpoint of a closed connection, unless it is in use: then its user does.
+reap :: Session -> IO ()
+reap s = mask_ $ do
+  free <- tryTakeMVar (sessionTurn s)
+  case free of
+    Nothing -> pure ()
+    Just () -> release (sessionEndpoint s) >> putMVar (sessionTurn s) ()
+
+-- | Run an action as the sender. Throws an error that satisfies 'isTimeout' if another thread is the sender until the
 -- deadline.
-waitInBye :: IORef (Maybe (ThreadId, Instant)) -> IO ()
-waitInBye cell = do
-  sending <- readIORef cell
-  me <- myThreadId
-  case sending of
-    Just (thread, deadline) | thread == me -> do
-      t <- now
-      when (t >= deadline) (ioError (IOError Nothing TimeExpired "Weft.Tls.connShutdownSend" "the deadline has passed" Nothing Nothing))
-      sleep (deadline `until` t)
-      waitInBye cell
-    _ -> pure ()
+asSender :: Session -> Instant -> IO a -> IO a
+asSender s deadline act = mask_ $ do
+  free <- tryTakeMVar (sessionSender s)
+  when (isNothing free) acquire
+  r <- (act `onException` putMVar (sessionSender s) ()) `onException` (now >>= afterwards s)
+  putMVar (sessionSender s) ()
+  r <$ afterwards s deadline
+  where
+    acquire
+      | deadline == noDeadline = takeMVar (sessionSender s)
+      | otherwise = do
+        t <- now
+        got <- within (deadline `until` t) (takeMVar (sessionSender s))
+        when (isNothing got) (ioError (IOError Nothing TimeExpired "Weft.Tls" "another thread is sending" Nothing Nothing))
+
+-- | As the sender: send the output. If it throws, sending is cut off; if it was before, it throws @EPIPE@.
+flushOutput :: Session -> Instant -> IO ()
+flushOutput s deadline = checkWhole s >> mask_ (using s "connSend" takeOutput >>= sendOutput s deadline)
+
+-- | As the sender, masked: send output that was taken.
+sendOutput :: Session -> Instant -> (Ptr Word8, Int) -> IO ()
+sendOutput s deadline (at, n)
+  | at == nullPtr = pure ()
+  | otherwise = (connSend (sessionBelow s) deadline at n `onException` writeIORef (sessionCut s) True) `finally` dropOutput at
+
+-- | Send the output that waits, as far as the connection takes it without waiting. If it does not take all, sending is cut
+-- off. If there is a sender, that one sends it. Throws no 'IOException'.
+sendPromptly :: Session -> IO ()
+sendPromptly s = writeIORef (sessionUrgent s) True >> now >>= afterwards s
+
+-- | Send what is urgent, unless there is a sender: that one does it when it has ended.
+afterwards :: Session -> Instant -> IO ()
+afterwards s deadline = do
+  wanted <- readIORef (sessionUrgent s)
+  when wanted $ do
+    sent <- mask_ $ do
+      free <- tryTakeMVar (sessionSender s)
+      case free of
+        Nothing -> pure False
+        Just () -> do
+          writeIORef (sessionUrgent s) False
+          True <$ (void (try (flushOutput s deadline) :: IO (Either IOException ())) `finally` putMVar (sessionSender s) ())
+    when sent (afterwards s deadline)
+
+-- Operations -----------------------------------------------------------------------------
 
 operations :: Operations Session
 operations =
   Operations
     { opReceive = receiveClear,
-      opSend = \s deadline (Region p n) -> do
-        -- Copied, since the caller may reuse the memory afterwards. By then the bytes have been encrypted.
-        bytes <- B.packCStringLen (castPtr p, n)
-        sendClear s deadline [bytes],
-      opSendMany = sendClear,
+      opSend = \s deadline (Region p n) -> sendGroups s deadline [Group n [(p, n)] []],
+      opSendMany = \s deadline strings -> sendGroups s deadline (groups strings),
       opSendFile = sendFileClear,
       opShutdownSend = shutdownClear,
-      opClose = \s -> writeIORef (sessionClosed s) True >> connClose (sessionBelow s),
-      opAbort = \s -> writeIORef (sessionClosed s) True >> connAbort (sessionBelow s),
+      opClose = \s -> closeBy connClose s,
+      opAbort = \s -> closeBy connAbort s,
       opPeer = connPeer . sessionBelow,
       opLocal = connLocal . sessionBelow,
       opSendProgress = connSendProgress . sessionBelow,
@@ -182,166 +271,154 @@ operations =
       opKeepsStrings = const False
     }
 
--- | The rest of the current record, or bytes of the next one. Masked: it is interruptible where it waits for bytes, and
--- an exception must not find the library in the middle of a record.
+-- | No alert is sent: a forked process must not, and 'connShutdownSend' has done it if the stream was to end.
+closeBy :: (Connection -> IO ()) -> Session -> IO ()
+closeBy end s = writeIORef (sessionClosed s) True >> end (sessionBelow s) >> reap s
+
+-- | What is left of the current record, or the next ones. Masked: it is interruptible where it waits for bytes.
 --
--- What the library answers meanwhile goes into the queue. An answer to a key update waits for the next send (RFC 8446,
+-- What the library answers meanwhile stays in its output. An answer to a key update waits for the next send (RFC 8446,
 -- 4.6.3); there are many only if the peer does not want to receive.
 receiveClear :: Session -> Instant -> Int -> IO ByteString
 receiveClear s deadline n
   | n <= 0 = failed "connReceive" eINVAL
   | otherwise = mask_ $ do
     checkOpen s "connReceive"
-    have <- readIORef (sessionClear s)
-    finished <- readIORef (sessionEnded s)
-    if B.null have then (if finished then pure B.empty else next) else give have
+    end <- readIORef (sessionEnd s)
+    case end of
+      Going -> go
+      Ended -> pure B.empty
+      Broken e -> ioError e
   where
-    give bytes = B.take n bytes <$ writeIORef (sessionClear s) (B.drop n bytes)
-    next = do
-      receiveUntil (sessionIncoming s) deadline
-      (whole, awaited) <- awaitRecord (sessionIncoming s)
-      allowUnfinished (sessionIncoming s)
-      before <- streamEnd (sessionIncoming s)
-      if whole then fromLibrary else truncated (if awaited > 0 then InRecord else before)
-    fromLibrary = do
-      bytes <- translating (sessionTrouble s) (uninterruptibleMask_ (recvData (sessionContext s))) `onException` sendPromptly (sessionOutgoing s)
-      answers <- queuedAnswers (sessionOutgoing s)
-      when (B.null bytes || answers > fewAnswers) (sendPromptly (sessionOutgoing s))
-      left <- queuedAnswers (sessionOutgoing s)
-      when (left > manyAnswers) (ioError (protocolError "the peer does not take the answers to its key updates"))
-      end <- streamEnd (sessionIncoming s)
-      if not (B.null bytes) then give bytes else if end == NotShort then ended else truncated end
-    ended = B.empty <$ writeIORef (sessionEnded s) True
+    go = do
+      Input bytes more <- readIORef (sessionInput s)
+      if B.null bytes && not more
+        then receiveBelow
+        else do
+          (reading, left, more', output) <- using s "connReceive" (\endpoint -> readClear endpoint bytes n)
+          writeIORef (sessionInput s) (Input left more')
+          when (output > fewAnswers) (sendPromptly s)
+          when (output > manyAnswers) $ do
+            waiting <- using s "connReceive" outputSize
+            when (waiting > manyAnswers) (broken (protocolError "the peer does not take the answers to its key updates"))
+          case reading of
+            Clear clear -> pure clear
+            NeedsMore -> if B.null left then receiveBelow else go
+            StreamEnded -> B.empty <$ writeIORef (sessionEnd s) Ended
+            ReadingFailed failure -> sendPromptly s >> broken (errorOf failure)
+    receiveBelow = do
+      more <- connReceive (sessionBelow s) deadline 32768
+      if B.null more then using s "connReceive" recordBegun >>= truncated else writeIORef (sessionInput s) (Input more False) >> go
     -- The peer closed without a close_notify alert. For a server that is common and harmless, since a request says
     -- where it ends. A client must not mistake a truncated message for a complete one.
-    truncated end
-      | end == InRecord = ioError (protocolError "the peer ended the connection in the middle of a record")
-      | sessionSide s == ServerSide = ended
-      | otherwise = ioError (protocolError "the peer ended the connection without ending the session")
+    truncated begun
+      | begun > 0 = broken (protocolError "the peer ended the connection in the middle of a record")
+      | sessionSide s == ServerSide = B.empty <$ writeIORef (sessionEnd s) Ended
+      | otherwise = broken (protocolError "the peer ended the connection without ending the session")
+    broken e = writeIORef (sessionEnd s) (Broken e) >> ioError e
 
 -- | Up to 1 KiB of answers wait for the next send. More than 64 KiB end the session.
 fewAnswers, manyAnswers :: Int
 fewAnswers = 1024
 manyAnswers = 65536
 
--- | Send in records of up to 16 KiB, even if the pieces are small. If it throws, nothing more can be sent.
---
--- The library encrypts a message at once: it sends nothing any more when it has received the peer's close_notify alert,
--- which may be while the message is being sent. So the memory of a message is needed twice, up to 1 MiB.
-sendClear :: Session -> Instant -> [ByteString] -> IO ()
-sendClear s deadline strings = do
+-- | Pieces that are encrypted and sent together: their size, the pieces, and what keeps them.
+data Group = Group !Int [(Ptr Word8, Int)] [ForeignPtr Word8]
+
+-- | Join strings, and cut those that are longer than a group.
+groups :: [ByteString] -> [Group]
+groups = go 0 [] []
+  where
+    go size pieces kept strings = case strings of
+      [] -> [Group size (reverse pieces) kept | size > 0]
+      string : rest
+        | n == 0 -> go size pieces kept rest
+        | size + n <= groupSize -> go (size + n) ((at, n) : pieces) (fp : kept) rest
+        | size > 0 -> Group size (reverse pieces) kept : go 0 [] [] strings
+        | otherwise -> Group n [(at, n)] [fp] : go 0 [] [] rest
+        where
+          (fp, off, n) = B.toForeignPtr string
+          at = unsafeForeignPtrToPtr fp `plusPtr` off
+
+-- | The most bytes that are encrypted before they are sent: three records, with which 64 KiB of encrypted bytes are never
+-- reached.
+groupSize :: Int
+groupSize = 49152
+
+-- | Encrypt and send. If it throws, nothing more can be sent.
+sendGroups :: Session -> Instant -> [Group] -> IO ()
+sendGroups s deadline all' = do
   checkOpen s "connSend"
   ending <- readIORef (sessionEnding s)
   unless (ending == Open) (failed "connSend" ePIPE)
-  checkWhole outgoing
-  mask_ (mapM_ sendPart (parts (records (filter (not . B.null) strings))))
+  checkWhole s
+  -- An exception between two groups leaves a part sent.
+  mask_ (mapM_ sendGroup all' `onException` writeIORef (sessionCut s) True)
   where
-    outgoing = sessionOutgoing s
-    sendPart part = (`onException` cutOff outgoing) . locked outgoing deadline $ do
-      -- It refuses to send after the peer's end or a fatal alert, with an error that depends on its version.
-      me <- myThreadId
-      writeIORef (sessionSending s) (Just me)
-      encrypted <- try (uninterruptibleMask_ (translated (pure Nothing) (sendData (sessionContext s) (L.fromChunks part))))
-      writeIORef (sessionSending s) Nothing
-      either (\e -> if ioe_type e `elem` [EOF, ProtocolError] then failed "connSend" ePIPE else ioError e) pure encrypted
-      sendQueue outgoing deadline
-    parts [] = []
-    parts several = let (next, later) = splitAt (partSize `div` textSize) several in next : parts later
-
--- | The most bytes that are encrypted before they are sent: 1 MiB.
-partSize :: Int
-partSize = 1048576
+    sendGroup (Group size pieces kept)
+      | size > groupSize, [(at, n)] <- pieces = mapM_ (\from -> sendPieces [(at `plusPtr` from, min groupSize (n - from))]) [0, groupSize .. n - 1] >> mapM_ touchForeignPtr kept
+      | otherwise = sendPieces pieces >> mapM_ touchForeignPtr kept
+    sendPieces pieces = asSender s deadline $ do
+      checkWhole s
+      taken <- using s "connSend" $ \endpoint -> do
+        r <- withPieces pieces (writeClear endpoint)
+        case r of
+          Nothing -> takeOutput endpoint
+          Just _ -> failed "connSend" ePIPE
+      sendOutput s deadline taken
+    withPieces pieces act = let count = length pieces in allocaBytes (16 * count) $ \table -> fill table 0 pieces >> act table count
+    fill :: Ptr (Ptr Word8, CSize) -> Int -> [(Ptr Word8, Int)] -> IO ()
+    fill _ _ [] = pure ()
+    fill table i ((at, n) : rest) = pokeByteOff table i at >> pokeByteOff table (i + 8) n >> fill table (i + 16) rest
 
 -- | If the file ends early, more can be sent afterwards, as with the kernel's sockets.
 sendFileClear :: Session -> Instant -> [ByteString] -> FileRange -> IO ()
 sendFileClear s deadline strings range = mask_ $ do
-  sendClear s deadline strings
-  sendFileByReading (\piece -> sendClear s deadline [piece]) range `catch` \e -> do
-    unless (tooShort e) (cutOff (sessionOutgoing s))
+  sendGroups s deadline (groups strings)
+  sendFileByReading (\piece -> sendGroups s deadline (groups [piece])) range `catch` \e -> do
+    unless (tooShort e) (writeIORef (sessionCut s) True)
     throwIO e
   where
     -- Or an invalid part of the file, of which nothing was sent.
     tooShort :: SomeException -> Bool
     tooShort e = maybe False ((`elem` [EOF, InvalidArgument]) . ioe_type) (fromException e)
 
--- | The most bytes of text in a record (RFC 8446, 5.1).
-textSize :: Int
-textSize = 16384
-
--- | Join adjacent pieces that fit into one record, and split those that do not.
-records :: [ByteString] -> [ByteString]
-records = go [] 0
-  where
-    go acc _ [] = [B.concat (reverse acc) | not (null acc)]
-    go acc size (x : xs)
-      | size + B.length x <= textSize = go (x : acc) (size + B.length x) xs
-      | null acc = let (one, rest) = B.splitAt textSize x in one : go [] 0 (rest : xs)
-      | otherwise = B.concat (reverse acc) : go [] 0 (x : xs)
-
 -- | Send a close_notify alert, and end the sending direction below. If it throws, it can be repeated. If sending was cut
 -- off, the peer gets no alert, and so learns that what it received is not all.
---
--- Version 1.6 and later of the library may receive in 'bye': a client waits three round trips or 30 ms, the longer of
--- the two, for a session ticket. It does not take the lock of 'recvData', and drops the application data that comes
--- instead. The bytes belong to the thread that receives, which handles the ticket too. So 'bye' gets none: it waits
--- until the library's time limit interrupts it.
 shutdownClear :: Session -> Instant -> IO ()
 shutdownClear s deadline = do
   checkOpen s "connShutdownSend"
   ending <- readIORef (sessionEnding s)
-  unless (ending == Ended) $ do
-    locked outgoing deadline $ do
-      cut <- isCutOff outgoing
+  unless (ending == Shut) $ do
+    asSender s deadline $ do
+      cut <- readIORef (sessionCut s)
       unless cut $ do
-        when (ending /= Alerted) $ do
-          writeIORef (sessionEnding s) Begun
-          me <- myThreadId
-          writeIORef (sessionBye s) (Just (me, deadline))
-          translated (pure Nothing) (bye (sessionContext s)) `finally` writeIORef (sessionBye s) Nothing
-          writeIORef (sessionEnding s) Alerted
-        sendQueue outgoing deadline
+        when (ending == Open) (writeIORef (sessionEnding s) Alerted >> using s "connShutdownSend" endClear)
+        flushOutput s deadline
     connShutdownSend (sessionBelow s) deadline
-    writeIORef (sessionEnding s) Ended
-  where
-    outgoing = sessionOutgoing s
+    writeIORef (sessionEnding s) Shut
 
 checkOpen :: Session -> String -> IO ()
 checkOpen s loc = do
   closed <- readIORef (sessionClosed s)
   when closed (failed loc eBADF)
 
--- | Convert the library's exceptions to 'IOException's. An exception of the connection is the cause of what the library
--- reports without a reason of its own; that becomes the result. Otherwise it is a 'ProtocolError', which servers do not
--- report as errors of their own: then the connection may have failed afterwards, when the library sent an alert.
-translating :: IORef (Maybe IOException) -> IO a -> IO a
-translating trouble act = writeIORef trouble Nothing >> translated (readIORef trouble) act
-
--- | 'translating' with an action that returns the connection's exception.
-translated :: IO (Maybe IOException) -> IO a -> IO a
-translated trouble act = act `catch` translate
+-- | Throw @EPIPE@ if sending was cut off.
+checkWhole :: Session -> IO ()
+checkWhole s = do
+  cut <- readIORef (sessionCut s)
+  when cut (ioError broken {ioe_description = "an earlier send was cut off after a part: this connection can send nothing more"})
   where
-    translate :: TLSException -> IO a
-    translate e = do
-      below <- if hasReason e then pure Nothing else trouble
-      throwIO (fromMaybe (protocolError (takeWhile (/= '\n') (show e))) below)
+    broken = errnoToIOError "Weft.Tls.connSend" ePIPE Nothing Nothing
 
--- | Whether the library found a fault in what the peer sent, or received an alert or the end of the stream. It does not
--- know the exceptions of a connection, and reports them as 'Error_Misc' or in ways that depend on its version.
-hasReason :: TLSException -> Bool
-hasReason e = case e of
-  HandshakeFailed reason -> known reason
-  Terminated _ _ reason -> known reason
-  _ -> False
-  where
-    known reason = case reason of
-      Error_Protocol {} -> True
-      Error_Certificate {} -> True
-      Error_HandshakePolicy {} -> True
-      Error_Packet_unexpected {} -> True
-      Error_Packet_Parsing {} -> True
-      Error_EOF -> True
-      _ -> False
+-- Errors ---------------------------------------------------------------------------------
 
+errorOf :: Failure -> IOException
+errorOf failure = case failure of
+  Fault why -> protocolError why
+  Distrust why -> (protocolError why) {ioe_type = PermissionDenied}
+
+-- | An error of the protocol, which servers do not report as an error of their own.
 protocolError :: String -> IOException
 protocolError why = IOError Nothing ProtocolError "Weft.Tls" why Nothing Nothing
 

@@ -13,7 +13,7 @@ module Weft.Tools.Trust
 where
 
 import Control.Exception (try)
-import Data.List (isInfixOf, isPrefixOf)
+import Data.List (isPrefixOf)
 import Data.Text (Text)
 import qualified Data.Text as T
 import GHC.IO.Exception (IOException (..))
@@ -40,13 +40,8 @@ trustFor target trust
 trustAdvice :: String
 trustAdvice = " (--ca FILE trusts the authorities in it, --insecure accepts any certificate)"
 
--- | The words in an error of "Weft.Tls". Most are errors of the TLS library, shown as Haskell writes them, on one line.
+-- | The words in an error of "Weft.Tls". Some say by themselves what they are about.
 tlsReason :: String -> Text
-tlsReason shown
-  | "Error_Packet_Parsing" `isInfixOf` shown = "no TLS is spoken there"
-  | "certificate" `isPrefixOf` shown = T.pack shown
-  | otherwise = case reads (dropWhile (/= '"') shown) of
-    (reason, _) : _ -> plain reason
-    [] -> "TLS: " <> plain shown
-  where
-    plain = T.unwords . T.words . T.pack . filter (`notElem` ("[]()\"" :: String))
+tlsReason why
+  | any (`isPrefixOf` why) ["no TLS", "certificate"] = T.pack why
+  | otherwise = "TLS: " <> T.pack why

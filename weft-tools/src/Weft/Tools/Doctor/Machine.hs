@@ -35,27 +35,26 @@ module Weft.Tools.Doctor.Machine
 where
 
 import Control.Exception (try)
+import Data.Bifunctor (bimap)
 import qualified Data.ByteString.Char8 as B
-import Data.Char (isDigit, isSpace)
+import Data.Char (isDigit)
 import Data.List (sortOn, stripPrefix)
-import Data.Maybe (listToMaybe, mapMaybe)
+import Data.Maybe (listToMaybe)
 import Data.Ord (Down (..))
 import qualified Data.Text as T
 import qualified Data.Text.Encoding as T
 import qualified Data.Text.Encoding.Error as T
-import Data.Time (UTCTime, defaultTimeLocale, diffUTCTime, formatTime, getCurrentTime, parseTimeM)
+import Data.Time (UTCTime, defaultTimeLocale, diffUTCTime, formatTime, getCurrentTime)
+import Data.Time.Clock.POSIX (posixSecondsToUTCTime)
 import GHC.Conc (getNumProcessors)
 import GHC.IO.Exception (IOException (ioe_description))
-import System.Exit (ExitCode (..))
 import System.IO.Error (ioeGetErrorString, isDoesNotExistError)
-import System.Process (readProcessWithExitCode)
 import Text.Read (readMaybe)
 import Weft.Backend (Choice (..), backendChoice, backendNames, whyUnavailable)
-import Weft.Tls (Trust (..), loadTrust)
+import Weft.Tls (Certificate (..), certificatesIn)
 import Weft.Tools.Cgroup
 import Weft.Tools.Doctor.Finding
 import Weft.Tools.Serve.Cores (coresWithin)
-import Weft.Tools.Surroundings (findProgram)
 
 -- | A file's contents, if it can be read.
 contents :: FilePath -> IO (Maybe String)
@@ -238,52 +237,24 @@ sizeOf text = case span isDigit text of
 -- ---------------------------------------------------------------------------------------------------------------
 -- Certificates
 
--- | The finding about the certificates in a PEM file, by openssl(1): the worst of all, and of equal ones the one that
--- ends first.
+-- | The finding about the certificates in a PEM file: the worst of all, and of equal ones the one that ends first.
 certificateFinding :: FilePath -> IO Finding
 certificateFinding file = do
-  openssl <- findProgram "openssl"
   content <- try (B.readFile file)
-  case (openssl, certificateBlocks <$> content) of
-    (_, Left e) -> pure (wrong name (if isDoesNotExistError e then "there is no such file" else "cannot be read: " <> ioe_description e))
-    (_, Right []) -> pure (wrong name "not a certificate: the file has no part BEGIN CERTIFICATE (PEM)")
-    (Nothing, _) -> pure (advise name "not examined: there is no openssl")
-    (Just program, Right blocks) -> do
+  case certificatesIn <$> content of
+    Left e -> pure (wrong name (if isDoesNotExistError e then "there is no such file" else "cannot be read: " <> ioe_description e))
+    Right [] -> pure (wrong name "not a certificate: the file has no part BEGIN CERTIFICATE (PEM)")
+    Right found -> do
       now <- getCurrentTime
-      judged <- mapM (fmap (either unreadable (validity now)) . dates program) blocks
-      pure (worst (zip [1 :: Int ..] judged))
+      pure (worst (zip [1 :: Int ..] (map (maybe unreadable (validity now) . (>>= period)) found)))
   where
     name = "certificate " <> file
-    unreadable why = (Wrong, 0, "not a certificate: " <> why)
-    -- What openssl accepts and the server does not, too, is an error.
-    dates program block = do
-      served <- try (loadTrust (TrustMemory block))
-      case served of
-        Left e -> pure (Left ("weft serve does not understand it" <> const "" (e :: IOException)))
-        Right _ -> certificateDates program (decoded block)
+    unreadable = (Wrong, 0, "not a certificate: weft serve does not understand it")
+    period certificate = bimap instant instant <$> certificateValidity certificate
+    instant = posixSecondsToUTCTime . fromIntegral
     worst judged = case sortOn (\(_, (mark, end, _)) -> (Down mark, end)) judged of
       (i, (mark, _, found)) : others -> Finding mark name (found <> (if null others then "" else " (certificate " <> show i <> " of " <> show (length judged) <> " in the file)"))
       [] -> wrong name "not a certificate"
-
--- | The certificates in PEM, as "Weft.Tls" divides such a file: each extends to the beginning of the next block, so that
--- one without an end is found, too.
-certificateBlocks :: B.ByteString -> [B.ByteString]
-certificateBlocks = filter ((B.pack "CERTIFICATE-----" `B.isSuffixOf`) . firstLine) . blocks
-  where
-    blocks text = case B.stripPrefix begin (snd (B.breakSubstring begin text)) of
-      Nothing -> []
-      Just found -> let (block, rest) = B.breakSubstring begin found in (begin <> block) : blocks rest
-    begin = B.pack "-----BEGIN "
-    firstLine = fst . B.spanEnd isSpace . B.takeWhile (/= '\n')
-
--- | The instants between which a certificate is valid, or the reason why they are not known.
-certificateDates :: FilePath -> String -> IO (Either String (UTCTime, UTCTime))
-certificateDates openssl block = do
-  (code, out, err) <- readProcessWithExitCode openssl ["x509", "-noout", "-startdate", "-enddate"] block
-  let date key = listToMaybe (mapMaybe (stripPrefix key) (lines out)) >>= parseTimeM True defaultTimeLocale "%b %e %H:%M:%S %Y GMT"
-  pure $ case (code, date "notBefore=", date "notAfter=") of
-    (ExitSuccess, Just begin, Just end) -> Right (begin, end)
-    _ -> Left (takeWhile (/= '\n') err)
 
 -- | What a certificate's period means now, and the number of days until its end.
 validity :: UTCTime -> (UTCTime, UTCTime) -> (Mark, Int, String)

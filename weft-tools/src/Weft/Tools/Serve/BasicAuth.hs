@@ -1,4 +1,3 @@
-{-# LANGUAGE BangPatterns #-}
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
@@ -14,9 +13,6 @@ module Weft.Tools.Serve.BasicAuth
   )
 where
 
-import Control.Exception (evaluate)
-import Crypto.Hash (Digest, SHA256, hash)
-import qualified Crypto.KDF.BCrypt as BCrypt
 import Data.ByteArray.Encoding (Base (Base64), convertFromBase)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString.Char8 as B
@@ -32,6 +28,7 @@ import Network.Wai
 import Weft.Blocking (blocking)
 import Weft.Tools.Serve.FairQueue
 import Weft.Tools.Serve.Forwarded (clientNetwork, clientSite)
+import Weft.Tools.Serve.PasswordHash
 import Weft.Tools.Serve.Respond (plainText)
 
 -- | The names and the hashes of their passwords, and the hash with the highest cost.
@@ -41,11 +38,11 @@ data Passwords = Passwords !(Map.Map ByteString ByteString) !ByteString
 data Checks = Checks
   { -- | One hash is computed at a time, to limit the cost of guesses, and for each client in turn, so that the guesses of
     -- one client do not delay the others. Clients are networks ('clientNetwork'), in the groups of 'clientSite'.
-    checksQueue :: FairQueue (Maybe IP) (Maybe IP) (Digest SHA256) Bool,
-    -- | Digests of accepted passwords with their names and hashes, so that a hash is computed once and not for each
+    checksQueue :: FairQueue (Maybe IP) (Maybe IP) ByteString Bool,
+    -- | Digests (SHA-256) of accepted passwords with their names and hashes, so that a hash is computed once and not for each
     -- request. They stay valid when the file changes, since one of an entry that has changed is not looked up any more.
     -- Written by the thread that computes.
-    checksAccepted :: IORef (Map.Map (Digest SHA256) ())
+    checksAccepted :: IORef (Map.Map ByteString ())
   }
 
 -- | No check, and no accepted password.
@@ -117,14 +114,14 @@ right checks (Passwords entries dearest) client (name, password) = do
   where
     isAccepted = Map.member digest <$> readIORef (checksAccepted checks)
     compute = do
-      let !matches = BCrypt.validatePassword password stored
-          known = exists && matches
+      matches <- matchesHash password stored
+      let known = exists && matches
       if known
         then atomicModifyIORef' (checksAccepted checks) (\accepted -> (remember accepted, ()))
-        else mapM_ (\cost -> evaluate (BCrypt.validatePassword password (withCost cost dearest))) [costOf stored .. costOf dearest - 1]
+        else mapM_ (\cost -> matchesHash password (withCost cost dearest)) [costOf stored .. costOf dearest - 1]
       pure known
     -- One cost less is half of the work, so the costs from that of the hash to the highest one make up the difference.
     (exists, stored) = maybe (False, dearest) ((,) True) (Map.lookup name entries)
     -- A name has no colon, and a hash has 60 bytes. An unknown name may stand with the hash of a known one.
-    digest = hash ((if exists then "+" else "-") <> name <> ":" <> stored <> password) :: Digest SHA256
+    digest = sha256 ((if exists then "+" else "-") <> name <> ":" <> stored <> password)
     remember accepted = Map.insert digest () (if Map.size accepted >= 10000 then Map.empty else accepted)
