@@ -12,12 +12,14 @@ where
 
 import Control.Exception (try)
 import Control.Monad (forM)
-import Crypto.Hash (Digest, SHA256, hash)
 import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
 import Data.Char (isHexDigit, isSpace, toLower)
 import qualified Data.Map.Strict as Map
 import qualified Data.Set as Set
+import Text.Printf (printf)
 import Weft.OpenFlow.Types
+import Weft.Tools.Sha256 (sha256)
 import Weft.Transport (Connection, Security (securityPeerCertificates), connSecurity)
 
 -- | For each datapath ID, the fingerprints of the certificates that may claim it: 64 hexadecimal digits in lower case.
@@ -63,4 +65,4 @@ mayClaim (Certificates bindings) connection d = case (Map.lookup d bindings, con
       [] -> Nothing
 
 digestOf :: ByteString -> String
-digestOf certificate = show (hash certificate :: Digest SHA256)
+digestOf certificate = concatMap (printf "%02x") (B.unpack (sha256 certificate))

@@ -28,8 +28,9 @@ import Network.Wai
 import Weft.Blocking (blocking)
 import Weft.Tools.Serve.FairQueue
 import Weft.Tools.Serve.Forwarded (clientNetwork, clientSite)
-import Weft.Tools.Serve.PasswordHash
+import Weft.Tools.Serve.PasswordHash (matchesHash)
 import Weft.Tools.Serve.Respond (plainText)
+import Weft.Tools.Sha256 (sha256)
 
 -- | The names and the hashes of their passwords, and the hash with the highest cost.
 data Passwords = Passwords !(Map.Map ByteString ByteString) !ByteString
