@@ -1,10 +1,16 @@
+{-# LANGUAGE LambdaCase #-}
+
 -- | @weft serve@: the addresses on which it listens. Files of Unix sockets and their permissions, and IPv4 beside IPv6.
 module Listening (tests) where
 
 import Answering (freePort)
+import Control.Concurrent (threadDelay)
+import Control.Concurrent.Async (replicateConcurrently_, wait, withAsync)
 import Control.Exception
 import Control.Monad
 import Data.Bits ((.&.))
+import Foreign.C.Error (Errno (..), eCONNREFUSED, eNOENT)
+import GHC.IO.Exception (IOException (ioe_errno))
 import Network.Socket
 import Network.Socket.ByteString (sendAll)
 import Operating (config, inFolder, overUnix)
@@ -13,6 +19,7 @@ import System.Exit (ExitCode (..))
 import System.FilePath ((</>))
 import System.IO (hGetContents, hGetLine)
 import System.Posix.Files (fileID, fileMode, getFileStatus)
+import System.Posix.Signals (sigCONT, sigSTOP, sigTERM)
 import System.Process (proc, waitForProcess)
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
@@ -60,6 +67,16 @@ tests program =
                   False <$ contains out ("cannot listen on unix:" <> path <> ": another server is listening there")
             length (filter id found) @?= 1
             overUnix path (request "GET" "/" "close") >>= answered 200 "<p>home</p>",
+      testCase "SIGTERM: no client that has connected to --listen is left without an answer" . inFolder $ \folder -> do
+        writeFile (folder </> "a.txt") "a text"
+        forM_ [1 .. 3 :: Int] $ \_ -> do
+          weft program [] ["serve", folder, "--cores", "2", "--listen", "127.0.0.1:0"] $ \p -> do
+            port <- portOf p
+            noneLost p (AF_INET, SockAddrInet port (tupleToHostAddress (127, 0, 0, 1)))
+          let path = folder </> "drained"
+          weft program [] ["serve", folder, "--cores", "2", "--listen", "unix:" <> path] $ \p -> do
+            _ <- hGetLine (output p)
+            noneLost p (AF_UNIX, SockAddrUnix path),
       testCase "--listen unix: every user may connect, whatever the umask; --socket-mode says who may" . inFolder $ \folder -> do
         let path = folder </> "socket"
             -- In a shell of its own, since the umask is that of a whole process.
@@ -101,3 +118,31 @@ tests program =
     waiting path = do
       s <- socket AF_UNIX Stream defaultProtocol
       s <$ (try (connect s (SockAddrUnix path)) :: IO (Either IOException ()))
+
+-- | Connections wait in the backlog of a stopped server when it is told to end, and clients go on to connect in loops: each
+-- is refused, or has its answer.
+noneLost :: Running -> (Family, SockAddr) -> Assertion
+noneLost p (family, address) = do
+  send' sigSTOP p
+  bracket (replicateM 100 (connecting >>= either throwIO pure)) (mapM_ close) $ \waiting' -> do
+    forM_ waiting' asking
+    withAsync (replicateConcurrently_ 8 again) $ \loops -> do
+      threadDelay 50000
+      send' sigTERM p
+      send' sigCONT p
+      forM_ waiting' $ \s -> recvAll s >>= answered 200 "a text"
+      wait loops
+  waitForProcess (process p) >>= (@?= ExitSuccess)
+  where
+    asking s = sendAll s (request "GET" "/a.txt" "close")
+    connecting = do
+      s <- socket family Stream defaultProtocol
+      outcome' <- try (connect s address)
+      case outcome' of
+        Right () -> pure (Right s)
+        Left e -> Left (e :: IOException) <$ close s
+    again =
+      connecting >>= \case
+        -- The file of a Unix socket is removed at the end.
+        Left e -> assertBool (show e) (fmap Errno (ioe_errno e) `elem` map Just [eCONNREFUSED, eNOENT])
+        Right s -> ((asking s >> recvAll s >>= answered 200 "a text") `finally` close s) >> again

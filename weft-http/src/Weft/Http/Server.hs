@@ -69,6 +69,9 @@ data Options = Options
   { -- | Sockets that are listening already, for example passed by systemd; the server closes them. If the list
     -- is empty, the server listens where the settings say.
     optionListeners :: ![Socket],
+    -- | Whether other processes may have these sockets, and go on to accept from them when this server ends. If not, no
+    -- client that connects while the server shuts down is reset: it is served or refused ('W.drainServer').
+    optionSharedListeners :: !Bool,
     -- | Accept from these listeners, of any transport, and from no socket; the server closes them.
     optionTransports :: ![Listener],
     -- | Accept only TLS connections.
@@ -84,11 +87,12 @@ data Options = Options
     optionProxy :: !(Maybe (SockAddr -> Bool))
   }
 
--- | No TLS, and no limits except those of the settings.
+-- | No TLS, and no limits except those of the settings; sockets that are given may be shared.
 defaultOptions :: Options
 defaultOptions =
   Options
     { optionListeners = [],
+      optionSharedListeners = True,
       optionTransports = [],
       optionTls = Nothing,
       optionLimits = Nothing,
@@ -142,6 +146,7 @@ withServerWith options settings app act = do
     base ended =
       defaultServerSettings
         { serverMostConnections = most,
+          serverSharedSockets = optionSharedListeners options,
           serverOnListen = \_ -> do
             settingsInstallShutdownHandler settings (void (tryPutMVar ended Nothing))
             settingsBeforeMainLoop settings,
@@ -176,7 +181,7 @@ withListeners settings base handler act = case settingsHost settings of
   HostIPv4Only -> on (Just "0.0.0.0")
   HostIPv6 -> on (Just "::")
   HostIPv6Only -> bracket (listenIPv6Only (settingsPort settings)) W.close $ \listener ->
-    W.withServerOn base [listener] handler act
+    W.withServerOn base {serverSharedSockets = False} [listener] handler act
   Host name -> on (Just name)
   where
     on host = W.withServer base {serverHost = host, serverPort = show (settingsPort settings)} handler act

@@ -125,7 +125,7 @@ engineSettings settings = (if http2 settings then id else setHTTP2Disabled) . an
 withMain :: Settings -> [Socket] -> Options -> Application -> (Server -> [SockAddr] -> IO a) -> IO a
 withMain settings inherited options app act
   | null inherited && not (null (listens settings)) = withListeners (Wanted (listens settings) (httpsRedirect settings <> metricsListen settings) (socketMode settings)) $ \sockets addresses ->
-    withServerWith options {optionListeners = sockets} http app (`act` addresses)
+    withServerWith options {optionListeners = sockets, optionSharedListeners = False} http app (`act` addresses)
   | otherwise =
     (`catch` cannotListen) . withServerWith options {optionListeners = inherited} (setHost (fromString (host settings)) (setPort (port settings) http)) app $ \server ->
       act server [serverAddress server]
@@ -148,7 +148,7 @@ withBeside :: Settings -> [Listen] -> [Listen] -> Http.Settings -> Options -> Ap
 withBeside settings own others http options app act
   | null own = act [] []
   | otherwise = withListeners (Wanted own others (socketMode settings)) $ \sockets addresses ->
-    withServerWith options {optionListeners = sockets} http app (\server -> act [server] addresses)
+    withServerWith options {optionListeners = sockets, optionSharedListeners = False} http app (\server -> act [server] addresses)
 
 -- | The parts of a running server.
 data Process = Process

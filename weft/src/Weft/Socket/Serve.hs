@@ -104,6 +104,9 @@ data ServerSettings = ServerSettings
     -- | The most connections that may be open at a time, and as many more as there are acceptors. At the limit nothing is
     -- accepted until a connection ends; clients wait in the backlog. 'Nothing': no limit but that on descriptors.
     serverMostConnections :: Maybe Int,
+    -- | Of 'withServerOn': whether other processes may have its sockets, and go on to accept from them when this server
+    -- ends. See 'drainServer'.
+    serverSharedSockets :: Bool,
     -- | Called once, when clients can connect and before the first of them is
     -- served, with the address. What it throws ends the server.
     serverOnListen :: SockAddr -> IO (),
@@ -121,7 +124,7 @@ data ServerSettings = ServerSettings
   }
 
 -- | All addresses, a port that the system chooses, a backlog of 4,096, an acceptor for each
--- capability, @TCP_NODELAY@, no limit on connections; exceptions go to 'reportException'. Handlers that do not end within
+-- capability, @TCP_NODELAY@, no limit on connections, sockets of 'withServerOn' may be shared; exceptions go to 'reportException'. Handlers that do not end within
 -- ten seconds of being killed are printed on standard error, and the server's end waits on.
 defaultServerSettings :: ServerSettings
 defaultServerSettings =
@@ -132,6 +135,7 @@ defaultServerSettings =
       serverAcceptors = Nothing,
       serverNoDelay = True,
       serverMostConnections = Nothing,
+      serverSharedSockets = True,
       serverOnListen = const (pure ()),
       serverOnException = reportException,
       serverPatience = seconds 10,
@@ -208,7 +212,7 @@ withServer settings handler = bracket (listenAndStart settings handler) stopServ
 -- settings' address, port and backlog. With one socket the connections go
 -- to the capabilities in turn; with several, those of the nth socket stay on the nth capability.
 withServerOn :: ServerSettings -> [Socket] -> (Socket -> SockAddr -> IO ()) -> (Server -> IO a) -> IO a
-withServerOn settings listeners handler = bracket (startServer settings handler False listeners) stopServer
+withServerOn settings listeners handler = bracket (startServer settings handler (not (serverSharedSockets settings)) listeners) stopServer
 
 -- | The number of connections that are being served.
 serverConnections :: Server -> IO Int
@@ -229,21 +233,22 @@ waitServer server = do
 -- none had to be refused.
 --
 -- Clients that connect from now on are refused. One whose handshake has begun is still accepted, if it completes it
--- within 200 ms, which the drain therefore takes at least, unless its limit is shorter. At the limit on connections
+-- within 200 ms, which the drain of a TCP socket therefore takes at least, unless its limit is shorter. At the limit on connections
 -- ('serverMostConnections') the others wait for their turn until the drain's limit, and are reset then.
 --
--- This holds for sockets that the server has opened itself, on Linux from 5.7 on (before, and with a link-local address:
--- as root). Sockets given to 'withServerOn' may be another process's too, which goes on to accept, and other systems have
--- no means for it: there the drain accepts until no connection waits, and closes the socket next. If no other process has
--- it, a client that connects between the two system calls, or is in its handshake then, is reset.
+-- This holds for sockets that the server has opened itself, and for those given to 'withServerOn' that no other process
+-- has ('serverSharedSockets' is 'False'), on Linux from 5.7 on (before, and with a link-local address: as root). From
+-- shared sockets another process goes on to accept, and other systems have no means for it: there the drain accepts until
+-- no connection waits, and closes the socket next. If no other process has it, a client that connects between the two
+-- system calls, or is in its handshake then, is reset.
 drainServer :: Server -> Duration -> IO Bool
 drainServer server limit = do
   start <- now
   let end = max mempty limit `after` start
       left = (end `until`) <$> now
   forM_ listeners $ \l -> do
-    refuses <- if listenerOwn l then refuseNew (listenerSocket l) else pure False
-    let drain = Drain (if refuses then min end (handshakeTime `after` start) else start) end
+    connecting <- if listenerOwn l then refuseNew (listenerSocket l) else pure mempty
+    let drain = Drain (min end (connecting `after` start)) end
     atomicModifyIORef' (listenerDrain l) (\before -> (Just (maybe drain (sooner drain) before), ()))
   notifyAll (serverAcceptorThreads server) LookAgain
   -- They end by themselves, unless their user's function for exceptions takes longer.
@@ -259,9 +264,12 @@ drainServer server limit = do
     listeners = serverListeners server
     sooner (Drain h l) (Drain h' l') = Drain (min h h') (min l l')
 
--- | Refuse connections, and keep those that wait to be accepted. 'False' if that cannot be done with this socket.
-refuseNew :: Socket -> IO Bool
-refuseNew s = (True <$ immediately "Weft.Socket.drainServer" s cRefuseNew) `catchIOError` const (pure False)
+-- | Refuse connections, and keep those that wait to be accepted. How long to wait for clients that have begun to connect:
+-- not at all if they cannot be refused, or if they connect in one step, as to Unix sockets.
+refuseNew :: Socket -> IO Duration
+refuseNew s = (`catchIOError` const (pure mempty)) $ do
+  _ <- immediately "Weft.Socket.drainServer" s cRefuseNew
+  (\name -> case name of SockAddrUnix _ -> mempty; _ -> handshakeTime) <$> getSocketName s
 
 -- | How long a drain waits for clients that have begun to connect: they need a round trip.
 handshakeTime :: Duration

@@ -20,8 +20,10 @@ import System.Directory (getTemporaryDirectory, removeFile)
 import System.FilePath ((</>))
 import System.Mem (performMajorGC)
 import System.Mem.Weak (deRefWeak)
+import System.Posix.IO (dup)
 import System.Posix.Process (getProcessID)
 import System.Posix.Resource
+import System.Posix.Types (Fd (..))
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Duration
@@ -243,25 +245,24 @@ tests =
           -- The last ones were refused, so they count.
           drainServer server (seconds 10) >>= (@?= False)
           mapM_ close clients,
-      test "draining: no client that has connected is left without an answer" . leavingNoDescriptor . replicateM_ (times 4) $ do
-        lost <- newIORef (0 :: Int)
-        withServer settings (\s _ -> recv s 100 >>= sendAll s) $ \server -> do
-          let exchange s = sendAll s (C.pack "hello") >> recv s 100
-              again = do
-                s <- socket AF_INET Stream defaultProtocol
-                accepted <- try (connect s (serverAddress server))
-                case accepted of
-                  Left e -> close s >> (isErrno eCONNREFUSED e @? show e)
-                  Right () -> do
-                    answer <- try (exchange s) `finally` close s
-                    when (either (const True) (/= C.pack "hello") (answer :: Either IOException C.ByteString)) $
-                      atomicModifyIORef' lost (\n -> (n + 1, ()))
-                    again
-          clients <- replicateM 8 (start again)
-          pause 10
+      test "draining: no client that has connected is left without an answer" . leavingNoDescriptor . replicateM_ (times 4) $
+        noneLost (withServer settings) AF_INET,
+      test "draining: nor one of sockets that were given and that no other process has" . leavingNoDescriptor . replicateM_ (times 4) $
+        noneLost (\handler act -> given AF_INET (SockAddrInet 0 (tupleToHostAddress (127, 0, 0, 1))) >>= \s -> withServerOn settings {serverSharedSockets = False} [s] handler act) AF_INET,
+      test "draining: nor one of a Unix socket" . leavingNoDescriptor $ do
+        folder <- getTemporaryDirectory
+        pid <- getProcessID
+        let path = folder </> ("weft-drained-" <> show pid)
+        replicateM_ (times 4) $
+          noneLost (\handler act -> given AF_UNIX (SockAddrUnix path) >>= \s -> withServerOn settings {serverSharedSockets = False} [s] handler act) AF_UNIX `finally` removeFile path,
+      test "draining: a shared socket goes on for the others that have it" . leavingNoDescriptor $ do
+        s <- given AF_INET (SockAddrInet 0 (tupleToHostAddress (127, 0, 0, 1)))
+        other <- withFdSocket s (dup . Fd) >>= \(Fd fd) -> mkSocket fd
+        withServerOn settings [s] echo $ \server -> do
           drainServer server (seconds 10) >>= (@?= True)
-          mapM_ (result "a client") clients
-        readIORef lost >>= (@?= 0),
+          withServerOn settings [other] echo $ \successor -> client successor $ \c -> do
+            sendAll c (C.pack "x")
+            recv c 10 >>= (@?= C.pack "x"),
       test "the end kills all handlers before it waits for any, and waits for all" . leavingNoDescriptor $ do
         -- One handler cannot be interrupted; the others take some time to clean up.
         [entered, gate] <- replicateM 2 newEmptyMVar
@@ -315,6 +316,34 @@ tests =
 
 test :: String -> IO () -> TestTree
 test name act = testCase name (finishes name act)
+
+-- | A socket that listens.
+given :: Family -> SockAddr -> IO Socket
+given family address = do
+  s <- socket family Stream defaultProtocol
+  s <$ (bind s address >> listen s 4096) `onException` close s
+
+-- | Clients connect in loops while a server drains: each is refused, or has its answer.
+noneLost :: ((Socket -> SockAddr -> IO ()) -> (Server -> IO ()) -> IO ()) -> Family -> IO ()
+noneLost serving family = do
+  lost <- newIORef (0 :: Int)
+  serving (\s _ -> recv s 100 >>= sendAll s) $ \server -> do
+    let exchange s = sendAll s (C.pack "hello") >> recv s 100
+        again = do
+          s <- socket family Stream defaultProtocol
+          accepted <- try (connect s (serverAddress server))
+          case accepted of
+            Left e -> close s >> (isErrno eCONNREFUSED e @? show e)
+            Right () -> do
+              answer <- try (exchange s) `finally` close s
+              when (either (const True) (/= C.pack "hello") (answer :: Either IOException C.ByteString)) $
+                atomicModifyIORef' lost (\n -> (n + 1, ()))
+              again
+    clients <- replicateM 8 (start again)
+    pause 10
+    drainServer server (seconds 10) >>= (@?= True)
+    mapM_ (result "a client") clients
+  readIORef lost >>= (@?= 0)
 
 settings :: ServerSettings
 settings = defaultServerSettings {serverHost = Just "127.0.0.1"}
