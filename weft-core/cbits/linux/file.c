@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/io_uring.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
@@ -48,6 +49,27 @@ static long open_at(const struct weft_file_op *op, uint64_t resolve) {
   return weft_openat2(op->fd, (const char *)(uintptr_t)op->addr, &how);
 }
 
+/* Where struct linux_dirent64 (getdents(2)) has its length and its name. */
+enum { DIRENT_LENGTH = 16, DIRENT_NAME = 19 };
+
+static long stat_names(const struct weft_file_op *op) {
+  struct statx *out = (struct statx *)(uintptr_t)op->off;
+  const char *entry = (const char *)(uintptr_t)op->addr, *end = entry + op->len;
+  int n = 0;
+  while (entry < end) {
+    uint16_t length;
+    if (statx(op->fd, entry + DIRENT_NAME, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &out[n]) < 0) {
+      if (errno == EINTR) return -1;
+      out[n].stx_mask = 0;
+      out[n].stx_blksize = (uint32_t)errno;
+    }
+    n++;
+    memcpy(&length, entry + DIRENT_LENGTH, sizeof length);
+    entry += length;
+  }
+  return n;
+}
+
 static long run(const struct weft_file_op *op) {
   switch (op->opcode) {
   case IORING_OP_READ:
@@ -69,6 +91,8 @@ static long run(const struct weft_file_op *op) {
   case WEFT_OP_NAMES:
     if (op->off == 0 && lseek(op->fd, 0, SEEK_SET) < 0) return -1;
     return syscall(SYS_getdents64, op->fd, (void *)(uintptr_t)op->addr, op->len);
+  case WEFT_OP_STATS:
+    return stat_names(op);
   default:
     errno = ENOSYS;
     return -1;

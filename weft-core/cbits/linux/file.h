@@ -17,6 +17,11 @@ struct weft_file_op {
  * offset 0 from the first name on, else where the last one ended. */
 enum { WEFT_OP_NAMES = 255 };
 
+/* statx(2) for each name that getdents64(2) has put into the memory at addr, len bytes: a struct statx each, from the
+ * address in off on, links not followed. One that fails has stx_mask 0, and the errno in stx_blksize. The result is the
+ * number of names. */
+enum { WEFT_OP_STATS = 254 };
+
 /* Carry one out; blocks. The result is what the system call returns, or -errno. */
 int weft_file_run(uint8_t opcode, int32_t fd, uint64_t off, uint64_t addr, uint32_t len, uint32_t flags);
 

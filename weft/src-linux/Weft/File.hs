@@ -65,6 +65,7 @@ module Weft.File
     withRawFileAt,
     openRawFileAt,
     foldNames,
+    foldEntries,
     sameLocalDevice,
 
     -- * Reading and writing
@@ -110,6 +111,7 @@ module Weft.File
   )
 where
 
+import Control.Exception (IOException)
 import Data.ByteString (ByteString)
 import Data.Word (Word8)
 import Foreign.Ptr (Ptr)
@@ -172,6 +174,12 @@ withRawFileAt = Open.withRawFileAt ghcThreads
 -- it has one position. Throws an 'IOError' (@ENOTDIR@) if it is not a directory.
 foldNames :: File -> (a -> ByteString -> IO a) -> a -> IO a
 foldNames = Names.foldNames ghcThreads
+
+-- | 'foldNames' with the status of each name, as 'statEntry' reads it: of a link, the link's own. 'Left' has the error
+-- where it could not be read, as of a name that is gone by then. Takes two hand-overs for some hundreds of names, where
+-- 'statEntry' takes one for each.
+foldEntries :: File -> (a -> ByteString -> Either IOException FileStatus -> IO a) -> a -> IO a
+foldEntries = Names.foldEntries ghcThreads
 
 -- Reading and writing -----------------------------------------------------------------
 

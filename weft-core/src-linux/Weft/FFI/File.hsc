@@ -17,6 +17,7 @@ module Weft.FFI.File
     opOpen,
     opStat,
     opNames,
+    opStats,
     isWrite,
     isCall,
     Waiting (..),
@@ -115,9 +116,14 @@ opStat (Fd fd) path flags mask out = Op #{const IORING_OP_STATX} fd (address out
 opNames :: Fd -> Bool -> Ptr a -> Int -> Op
 opNames (Fd fd) first p n = Op callNames fd (if first then 0 else 1) (address p) (fromIntegral n) 0
 
+-- | statx(2) for each name in the bytes that 'opNames' gave, into an array of @struct statx@ ('readEntryStatus' of
+-- "Weft.File.Attributes").
+opStats :: Fd -> Ptr a -> Int -> Ptr b -> Op
+opStats (Fd fd) names n out = Op callStats fd (address out) (address names) (fromIntegral n) 0
+
 -- | Whether io_uring has no such operation.
 isCall :: Op -> Bool
-isCall op = opCode op == callNames
+isCall op = opCode op == callNames || opCode op == callStats
 
 -- | Whether an operation may wait for another process, such as one that opens the other end of a named pipe.
 data Waiting = WaitsForNobody | MayWait | Unknown
@@ -142,8 +148,9 @@ foreign import ccall unsafe "weft_file_open_waits"
   c_open_waits :: CInt -> Word64 -> Word64 -> IO CInt
 
 -- | As in @file.h@.
-callNames :: Word8
+callNames, callStats :: Word8
 callNames = 255
+callStats = 254
 
 -- | Whether it writes from memory.
 isWrite :: Op -> Bool

@@ -8,6 +8,7 @@ module Weft.File.Attributes
     -- * From the kernel
     statusSpace,
     readStatus,
+    readEntryStatus,
     lookAt,
     passesCache,
     isLocal,
@@ -53,6 +54,14 @@ data FileType = RegularFile | DirectoryFile | SymbolicLink | BlockDevice | Chara
 -- | The size of a @struct statx@ in bytes.
 statusSpace :: Int
 statusSpace = #{size struct statx}
+
+-- | Read a status from a @struct statx@ of 'Weft.FFI.File.opStats'. 'Left' has the error number.
+readEntryStatus :: Ptr a -> IO (Either CInt FileStatus)
+readEntryStatus p = do
+  mask <- #{peek struct statx, stx_mask} p :: IO Word32
+  if mask == 0
+    then (\code -> Left (fromIntegral (code :: Word32))) <$> #{peek struct statx, stx_blksize} p
+    else Right <$> readStatus p
 
 -- | Read a status from a @struct statx@.
 readStatus :: Ptr a -> IO FileStatus

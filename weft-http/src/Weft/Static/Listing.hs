@@ -13,7 +13,6 @@ module Weft.Static.Listing
   )
 where
 
-import Control.Exception (tryJust)
 import Data.Aeson (Value, encode, object, (.=))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
@@ -31,7 +30,7 @@ import Network.HTTP.Types.Header
 import System.Posix.Types (EpochTime)
 import qualified Weft.AccessLog.Put as P
 import Weft.Core.Time (Instant)
-import Weft.File (File, FileStatus (..), FileType (..), foldNames, openedStatus, statEntry)
+import Weft.File (File, FileStatus (..), FileType (..), foldEntries, openedStatus)
 import Weft.Http.Conditional (Validators (..), fileDate, tagField)
 import Weft.Static.Accept (prefersJson)
 import Weft.Static.Cache
@@ -113,16 +112,16 @@ listed key form path valid status items =
 -- neither files nor folders, and symbolic links that lead out of the root. Blocks no capability.
 contents :: DocumentRoot -> ByteString -> File -> IO [Item]
 contents root path folder = do
-  names <- foldNames folder (\names name -> pure (if "." `B.isPrefixOf` name then names else B.copy name : names)) []
-  catMaybes <$> mapM item names
+  found <- foldEntries folder (\found name status -> pure (if "." `B.isPrefixOf` name then found else (B.copy name, status) : found)) []
+  catMaybes <$> mapM item found
   where
-    item name = either (const Nothing) (described name) <$> status name
+    item (name, status) = either (const Nothing) (described name) <$> followed name status
     -- Of a link, the status of where it leads.
-    status name = do
-      found <- tryJust refusal (statEntry folder name)
-      case found of
-        Right s | statusType s == SymbolicLink -> opening root (below name) (pure . openedStatus)
-        _ -> pure found
+    followed name status = case status of
+      Right s
+        | statusType s == SymbolicLink -> opening root (below name) (pure . openedStatus)
+        | otherwise -> pure (Right s)
+      Left e -> maybe (ioError e) (pure . Left) (refusal e)
     below name = if B.null path then name else path <> "/" <> name
     described name s
       | statusType s `elem` [DirectoryFile, RegularFile] = Just (Item name (statusType s == DirectoryFile) (fromIntegral (statusSize s)) (fromIntegral (fst (statusModified s))))

@@ -49,6 +49,7 @@ module Weft.Hybrid.File
     withRawFileAt,
     openRawFileAt,
     foldNames,
+    foldEntries,
     sameLocalDevice,
 
     -- * Reading and writing
@@ -79,7 +80,7 @@ module Weft.Hybrid.File
   )
 where
 
-import Control.Exception (onException)
+import Control.Exception (IOException, onException)
 import Control.Monad (void, when)
 import Data.ByteString (ByteString)
 import Data.Word (Word8)
@@ -173,6 +174,10 @@ withRawFileAt = Open.withRawFileAt hybridThreads
 -- | 'GHC.foldNames': fold over all names in a directory that was opened as a file.
 foldNames :: File -> (a -> ByteString -> Hybrid a) -> a -> Hybrid a
 foldNames = Names.foldNames hybridThreads
+
+-- | 'GHC.foldEntries': fold over all names in a directory, with the status of each.
+foldEntries :: File -> (a -> ByteString -> Either IOException FileStatus -> Hybrid a) -> a -> Hybrid a
+foldEntries = Names.foldEntries hybridThreads
 
 -- Reading and writing ---------------------------------------------------------------------
 

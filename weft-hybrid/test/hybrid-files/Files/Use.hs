@@ -200,6 +200,8 @@ names go = withFolder $ \folder -> do
       nonBlocking (sort found @?= sort (raw : many))
       entry <- withRawFileAt d mode here (`statEntry` raw)
       nonBlocking (statusSize entry @?= 2)
+      sizes <- withRawFileAt d mode here (\f -> foldEntries f (\acc name s -> pure ((B.copy name, either (const (-1)) statusSize s) : acc)) [])
+      nonBlocking (sort sizes @?= sort [(name, fromIntegral (B.length name)) | name <- raw : many])
     withRawFileAt d mode raw $ \f -> do
       size <- statusSize <$> statFile f
       x <- readAt f 0 10

@@ -34,6 +34,7 @@ tests older =
       testCase "the names of empty and large directories, read repeatedly" names,
       testCase "the names of a file fail with ENOTDIR" noNames,
       testCase "the status of an entry: a file's, a link's own; any bytes; none; not of a file" entries,
+      testCase "the statuses of all entries of a directory, read repeatedly" statuses,
       testCase "names that stay are found while others come and go" busy,
       testCase "an interrupted reader of names leaves nothing open" interrupted,
       testCase "a directory's time changes with every name, on file systems that guarantee it" (changes older),
@@ -96,6 +97,21 @@ entries = withFolder $ \folder -> withDirectory folder $ \dir -> do
     statEntry file (C.pack "d") >>= (@?= DirectoryFile) . statusType
     failsWith "no entry" eNOENT (statEntry file (C.pack "none"))
   withRawFileAt dir reading bytes $ \file -> failsWith "an entry of a file" eNOTDIR (statEntry file (C.pack "d"))
+
+-- | The statuses that come with the names are those of 'statEntry', over several calls of getdents(2), and again.
+statuses :: Assertion
+statuses = withFolder $ \folder -> withDirectory folder $ \dir -> do
+  forM_ [1 .. 600 :: Int] $ \i -> B.writeFile (folder </> (replicate (i `mod` 200) 'n' <> show i)) (B.replicate i 1)
+  createDirectory (folder </> "d")
+  createFileLink "nowhere" (folder </> "link")
+  withFileAt dir reading "." $ \file -> forM_ [1, 2 :: Int] $ \_ -> do
+    found <- foldEntries file (\acc name status -> pure ((B.copy name, status) : acc)) []
+    length found @?= 602
+    forM_ found $ \(name, status) -> either (const Nothing) Just status `isStatusOf` statEntry file name
+  withFileAt dir reading "d" $ \file -> foldEntries file (\n _ _ -> pure (n + 1)) (0 :: Int) >>= (@?= 0)
+  withFileAt dir reading "n1" $ \file -> failsWith "entries of a file" eNOTDIR (foldEntries file (\() _ _ -> pure ()) ())
+  where
+    isStatusOf status act = act >>= (status @?=) . Just
 
 -- | Names that stay are found while other names come and go.
 busy :: Assertion
