@@ -81,7 +81,7 @@ data StaticSettings = StaticSettings
     -- | Names of index files, which are served for their folder: the first one that exists.
     staticIndex :: ![ByteString],
     -- | Whether a folder without an index file is listed (as HTML, or as JSON if the client prefers
-    -- that).
+    -- that). Listings are kept in the cache as contents are, and have an entity tag.
     staticListing :: !Bool,
     -- | Header fields that are added to every response with a file.
     staticHeaders :: !ResponseHeaders,
