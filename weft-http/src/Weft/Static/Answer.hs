@@ -32,12 +32,21 @@ import Weft.Static.OpenFiles (briefly, withPermit)
 -- | Answer a GET or HEAD request with a resource. If its file has been replaced, it is looked up again, at most the
 -- given number of times.
 answer :: Int -> DocumentRoot -> Request -> Resource -> (Response -> IO ResponseReceived) -> IO ResponseReceived
-answer again root request given respond = do
-  r <- if null (resourceVariants given) && null (resourceCodings given) then pure given else chosen root request given
-  case verdict (requestHeaders request) (resourceValid r) of
-    -- The most frequent case, without allocating what the others need.
-    Proceed False | InMemory bytes <- resourceBody r -> respond (wholeInMemory r bytes)
-    judged -> answerAs again judged root request r respond
+answer again root request given respond
+  | null (resourceVariants given), null (resourceCodings given) = answerWith again root request given respond
+  | otherwise = negotiate again root request given respond
+{-# INLINE answer #-}
+
+negotiate :: Int -> DocumentRoot -> Request -> Resource -> (Response -> IO ResponseReceived) -> IO ResponseReceived
+{-# NOINLINE negotiate #-}
+negotiate again root request given respond = chosen root request given >>= \r -> answerWith again root request r respond
+
+answerWith :: Int -> DocumentRoot -> Request -> Resource -> (Response -> IO ResponseReceived) -> IO ResponseReceived
+{-# NOINLINE answerWith #-}
+answerWith again root request r respond = case verdict (requestHeaders request) (resourceValid r) of
+  -- The most frequent case, without allocating what the others need.
+  Proceed False | InMemory bytes <- resourceBody r -> respond (wholeInMemory r bytes)
+  judged -> answerAs again judged root request r respond
 
 wholeInMemory :: Resource -> ByteString -> Response
 wholeInMemory r bytes = responseBuilder ok200 (resourceHeaders r) (if B.length bytes > 4096 then byteStringInsert bytes else byteStringCopy bytes)
