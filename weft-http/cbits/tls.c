@@ -378,7 +378,9 @@ SSL_CTX *weft_tls_context(int server, long life, int keylog) {
   if (!SSL_CTX_set_min_proto_version(x, TLS1_2_VERSION) || !SSL_CTX_set_max_proto_version(x, TLS1_3_VERSION) ||
       !SSL_CTX_set_ciphersuites(x, "TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256:TLS_AES_128_GCM_SHA256") ||
       !SSL_CTX_set_cipher_list(x, "ECDHE-ECDSA-AES256-GCM-SHA384:ECDHE-RSA-AES256-GCM-SHA384:ECDHE-ECDSA-CHACHA20-POLY1305:"
-                                  "ECDHE-RSA-CHACHA20-POLY1305:ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256")) {
+                                  "ECDHE-RSA-CHACHA20-POLY1305:ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256") ||
+      /* Not those of finite fields, which cost milliseconds. */
+      !SSL_CTX_set1_groups_list(x, "X25519:P-256:P-384:P-521")) {
     SSL_CTX_free(x);
     return NULL;
   }
@@ -586,14 +588,13 @@ static struct connection *new_connection(SSL_CTX *x, const unsigned char *protoc
     c->protocols_length = length;
   }
   c->ssl = SSL_new(x);
-  if ((length && !c->protocols) || !c->ssl || !(b = BIO_new(method))) {
+  if ((length && !c->protocols) || !c->ssl || !SSL_set_app_data(c->ssl, c) || !(b = BIO_new(method))) {
     weft_tls_free(c);
     return NULL;
   }
   BIO_set_data(b, c);
   BIO_set_init(b, 1);
   SSL_set_bio(c->ssl, b, b);
-  SSL_set_app_data(c->ssl, c);
   return c;
 }
 

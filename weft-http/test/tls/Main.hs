@@ -6,6 +6,7 @@ module Main
 where
 
 import qualified Spec.Chains
+import qualified Spec.Concurrent
 import qualified Spec.Peers
 import qualified Spec.Sessions
 import qualified Spec.Tls
@@ -14,4 +15,4 @@ import Test.Tasty hiding (defaultMain)
 import Weft.Test.Main (defaultMain)
 
 main :: IO ()
-main = defaultMain (localOption (mkTimeout 280000000) (testGroup "tls" [Spec.Tls.tests, Spec.Peers.tests, Spec.Chains.tests, Spec.Sessions.tests, Spec.Validation.tests]))
+main = defaultMain (localOption (mkTimeout 280000000) (testGroup "tls" [Spec.Tls.tests, Spec.Peers.tests, Spec.Chains.tests, Spec.Sessions.tests, Spec.Concurrent.tests, Spec.Validation.tests]))

@@ -1,6 +1,6 @@
 -- |
--- TLS with peers that answer at the wrong time, or not at all: the library itself as a client, and connections whose
--- bytes are cut up, held back or refused.
+-- TLS with peers that answer at the wrong time, or not at all: OpenSSL itself, and connections whose bytes are cut up,
+-- held back or refused.
 module Spec.Peers
   ( tests,
   )
@@ -11,14 +11,12 @@ import Control.Exception
 import Control.Monad
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as B8
-import qualified Data.ByteString.Lazy as L
-import Data.Default.Class (def)
 import Data.IORef
 import Data.Tuple (swap)
 import Foreign.Ptr (castPtr)
 import GHC.IO.Exception (IOErrorType (ProtocolError, TimeExpired), IOException (..))
-import qualified Network.TLS as T
-import qualified Network.TLS.Extra.Cipher as T
+import Peer (Peer, Update (..))
+import qualified Peer as T
 import Support
 import System.IO.Error (ioeGetErrorType, isFullError)
 import Test.Tasty
@@ -41,8 +39,8 @@ tests = withFiles $ \get ->
       testCase "the stream ends after a key update: a client does not take it for the end" $ do
         files <- get
         (c, below, peer) <- withLibrary files ClientIsOurs
-        T.sendData peer (L.fromStrict (B8.pack "first")) >> B8.pack "first" `isReceivedBy` c
-        _ <- T.updateKey peer T.OneWay
+        T.sendData peer (B8.pack "first") >> B8.pack "first" `isReceivedBy` c
+        T.updateKey peer OneWay
         connClose below
         r <- within5 (try (connReceive c noDeadline 100))
         either (const "error" :: IOException -> String) show r @?= "error",
@@ -74,8 +72,8 @@ tests = withFiles $ \get ->
         sent <- newEmptyMVar
         _ <- forkIO (try (connSendBytes s noDeadline large >> connSendBytes s noDeadline (B8.pack "after")) >>= putMVar sent)
         threadDelay 100000
-        _ <- T.updateKey peer T.TwoWay
-        T.sendData peer (L.fromStrict (B8.pack "data"))
+        T.updateKey peer TwoWay
+        T.sendData peer (B8.pack "data")
         B8.pack "data" `isReceivedBy` s
         got <- within5 (receiveLibrary peer (B.length large + 5))
         B.drop (B.length large) got @?= B8.pack "after"
@@ -84,7 +82,7 @@ tests = withFiles $ \get ->
         files <- get
         (s, _, peer) <- withLibrary files ServerIsOurs
         forM_ [1 .. 5 :: Int] $ \_ -> do
-          _ <- T.updateKey peer T.TwoWay
+          T.updateKey peer TwoWay
           soon <- deadlineIn (milliseconds 20)
           r <- try (connReceive s soon 100)
           either isTimeout (const False) r @? "no timeout"
@@ -95,7 +93,7 @@ tests = withFiles $ \get ->
         (s, _, peer) <- withLibrary files ServerIsOurs
         _ <- forkIO (void (try (connSendBytes s noDeadline (B.replicate 300000 120)) :: IO (Either IOException ())))
         threadDelay 100000
-        flood <- forkIO (void (try (forever (T.updateKey peer T.TwoWay >> T.sendData peer (L.fromStrict (B8.pack "x")))) :: IO (Either SomeException ())))
+        flood <- forkIO (void (try (forever (T.updateKey peer TwoWay >> T.sendData peer (B8.pack "x"))) :: IO (Either SomeException ())))
         let go n = do
               r <- try (connReceive s noDeadline 1)
               case r of
@@ -113,7 +111,7 @@ tests = withFiles $ \get ->
         sent <- newEmptyMVar
         _ <- forkIO (try (connSendBytes s noDeadline large) >>= putMVar sent)
         threadDelay 100000
-        _ <- forkIO (T.bye peer)
+        _ <- forkIO (T.end peer)
         within5 (connReceive s noDeadline 100) >>= (@?= B.empty)
         got <- within5 (receiveLibrary peer (B.length large))
         got @?= large
@@ -124,7 +122,7 @@ tests = withFiles $ \get ->
         sent <- newEmptyMVar
         _ <- forkIO (try (connSendBytes s noDeadline (B.replicate 300000 120)) >>= putMVar sent)
         threadDelay 100000
-        replicateM_ 3 (T.sendData peer (L.fromStrict (B8.pack "\r\n")))
+        replicateM_ 3 (T.sendData peer (B8.pack "\r\n"))
         B8.pack "\r\n\r\n\r\n" `isReceivedBy` s
         _ <- within5 (receiveLibrary peer 300000)
         takeMVar sent >>= either (throwIO :: IOException -> IO ()) pure,
@@ -211,38 +209,22 @@ isReceivedBy expected c = within5 (go expected)
 isFullOrPipe :: IOException -> Bool
 isFullOrPipe e = not (isTimeout e) && not (isFullError e) && ioe_errno e == Just 32
 
-receiveLibrary :: T.Context -> Int -> IO B.ByteString
+receiveLibrary :: Peer -> Int -> IO B.ByteString
 receiveLibrary peer n
   | n <= 0 = pure B.empty
   | otherwise = do
-    bytes <- T.recvData peer
+    bytes <- T.receiveData peer
     if B.null bytes then pure B.empty else (bytes <>) <$> receiveLibrary peer (n - B.length bytes)
 
 -- | Which side is "Weft.Tls".
 data Ours = ServerIsOurs | ClientIsOurs
   deriving (Eq)
 
--- | Our side, and the library's: its connection and its context, after the handshake.
-withLibrary :: Files -> Ours -> IO (Connection, Connection, T.Context)
+-- | Our side, and the peer's: its connection, and the peer, after the handshake.
+withLibrary :: Files -> Ours -> IO (Connection, Connection, Peer)
 withLibrary files ours = do
   (a, b) <- inMemory
-  left <- newIORef B.empty
-  let receive n = do
-        have <- readIORef left
-        if B.length have >= n
-          then B.take n have <$ writeIORef left (B.drop n have)
-          else do
-            more <- connReceive a noDeadline 32768
-            if B.null more then have <$ writeIORef left B.empty else writeIORef left (have <> more) >> receive n
-      backend = T.Backend (pure ()) (pure ()) (connSendBytes a noDeadline) receive
-      suites = def {T.supportedVersions = [T.TLS13], T.supportedCiphers = T.ciphersuite_strong}
-      unchecked = T.ValidationCache (\_ _ _ -> pure T.ValidationCachePass) (\_ _ _ -> pure ())
-  peer <- case ours of
-    ServerIsOurs ->
-      T.contextNew backend (T.defaultParamsClient "one.test" B.empty) {T.clientSupported = suites, T.clientShared = def {T.sharedValidationCache = unchecked}}
-    ClientIsOurs -> do
-      credential <- T.credentialLoadX509 (folderOf files <> "/one.pem") (folderOf files <> "/one.key") >>= either assertFailure pure
-      T.contextNew backend def {T.serverSupported = suites, T.serverShared = def {T.sharedCredentials = T.Credentials [credential]}}
+  peer <- T.newPeer (if ours == ServerIsOurs then T.Client else T.Server (folderOf files <> "/one.pem") (folderOf files <> "/one.key")) a
   own <- newEmptyMVar
   server <- newTlsServer (settingsFor files ["one"])
   let ownSide = if ours == ServerIsOurs then tlsAccept server b else tlsConnect (clientFor files) "one.test" b
