@@ -23,6 +23,7 @@ module Weft.Http2.Frame
     typeGoAway,
     typeWindowUpdate,
     typeContinuation,
+    typePriorityUpdate,
 
     -- * Flags
     flagEndStream,
@@ -95,8 +96,8 @@ frameHead kind flags stream size =
 frame :: Word8 -> Word8 -> Int -> ByteString -> ByteString
 frame kind flags stream payload = frameHead kind flags stream (B.length payload) <> payload
 
--- | The types of frames (RFC 9113, section 6).
-typeData, typeHeaders, typePriority, typeReset, typeSettings, typePushPromise, typePing, typeGoAway, typeWindowUpdate, typeContinuation :: Word8
+-- | The types of frames (RFC 9113, section 6; RFC 9218, section 7.1).
+typeData, typeHeaders, typePriority, typeReset, typeSettings, typePushPromise, typePing, typeGoAway, typeWindowUpdate, typeContinuation, typePriorityUpdate :: Word8
 typeData = 0
 typeHeaders = 1
 typePriority = 2
@@ -107,6 +108,7 @@ typePing = 6
 typeGoAway = 7
 typeWindowUpdate = 8
 typeContinuation = 9
+typePriorityUpdate = 16
 
 -- | The flags of frames (RFC 9113, section 6).
 flagEndStream, flagAck, flagEndHeaders, flagPadded, flagPriority :: Word8

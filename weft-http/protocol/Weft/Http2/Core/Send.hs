@@ -1,0 +1,103 @@
+-- |
+-- What an application gives to its stream, and what is sent when the transport can take it. Pure.
+module Weft.Http2.Core.Send
+  ( application,
+    takeFrames,
+  )
+where
+
+import Control.Monad
+import Data.Foldable (toList)
+import qualified Data.IntMap.Strict as IntMap
+import qualified Data.Sequence as Seq
+import qualified Data.Set as Set
+import Weft.Http2.Budget (earn)
+import Weft.Http2.Core.Flow (unreadOf)
+import Weft.Http2.Core.Priority
+import Weft.Http2.Core.Stream
+import Weft.Http2.Core.Types
+
+-- | Handle an input of an application. Those that do not fit the state of the stream have no effect, since it may have
+-- ended in the meantime.
+application :: Input -> Step ()
+application input = case input of
+  Interim n fields -> unanswered n (queue (SendHeaders n fields False))
+  Respond n fields -> unanswered n $ do
+    queue (SendHeaders n fields False)
+    onStream n (\s -> s {streamSending = Answering 0 Nothing})
+  Offer n more -> answering n $ \offered trailers -> case trailers of
+    Nothing | more > 0 -> sending n (Answering (offered + more) Nothing) >> refresh n
+    _ -> pure ()
+  Finish n trailers -> answering n $ \offered end ->
+    when (end == Nothing) (sending n (Answering offered (Just trailers)) >> refresh n)
+  Want n -> known n $ \s -> case streamReceiving s of
+    Receiving _ _ | unreadOf (streamFlow s) == 0 -> waiting n ForBody
+    _ -> pure ()
+  Consume n bytes -> known n $ \s -> case streamReceiving s of
+    Discarding _ -> pure ()
+    _ -> do
+      let read' = min bytes (unreadOf (streamFlow s))
+      returnRead n True read'
+  Abandon n code -> known n $ \s -> unless (streamSending s == Answered) (silently n code)
+  _ -> pure ()
+  where
+    known n f = gets (IntMap.lookup n . coreStreams) >>= mapM_ f
+    unanswered n f = known n (\s -> when (streamSending s == Unanswered) f)
+    answering n f = known n $ \s -> case streamSending s of
+      Answering offered end -> f offered end
+      _ -> pure ()
+    sending n state = onStream n (\s -> s {streamSending = state})
+    -- The application knows that it has ended: it need not be stopped.
+    silently n code = onStream n (\s -> s {streamSending = Answered}) >> resetHere n code
+
+-- | Take what can be sent now: first all other frames, then data of at most that many bytes, as windows and priorities
+-- allow.
+takeFrames :: Int -> Step [Frame]
+takeFrames most = do
+  modify (\c -> c {coreAnswers = 0})
+  -- The end of a stream may queue window updates.
+  sent <- dataFrames most
+  core <- get
+  modify (\c -> c {coreQueue = Seq.empty})
+  pure (toList (coreQueue core) <> sent)
+
+dataFrames :: Int -> Step [Frame]
+dataFrames most
+  | most <= 0 = pure []
+  | otherwise = do
+    core <- get
+    case next (coreTurn core) (coreReady core) of
+      Just n
+        | coreWindow core > 0,
+          Just s <- IntMap.lookup n (coreStreams core),
+          Answering offered end <- streamSending s -> do
+          let size = minimum [offered, streamWindow s, coreWindow core, coreFrameSize core, most]
+          frames <- dataFrame n s offered end size
+          (frames <>) <$> dataFrames (most - size)
+      Just _ | coreWindow core <= 0 -> [] <$ mapM_ (\(_, _, m, _) -> waiting m ForWindow) (Set.toList (coreReady core))
+      _ -> pure []
+
+-- | A frame of so many bytes, and the trailers, if they are next.
+dataFrame :: StreamId -> Stream -> Int -> Maybe [Field] -> Int -> Step [Frame]
+dataFrame n s offered end size = do
+  modify $ \c ->
+    let charges = coreCharges c
+        -- The turn is over. The stream takes its place again below, if it can still send.
+        (place, ready) = leave n (streamPlace s) (coreReady c)
+        s' = s {streamSending = sending, streamWindow = streamWindow s - size, streamPlace = place {placeTurn = coreTurn c + 1}}
+     in c
+          { coreWindow = coreWindow c - size,
+            coreTurn = coreTurn c + 1,
+            coreReady = ready,
+            coreStreams = IntMap.insert n s' (coreStreams c),
+            coreCharges = charges {chargeWindows = earn (configWindowUpdates (coreConfig c)) 4 (chargeWindows charges)}
+          }
+  sharing <- gets (IntMap.size . coreStreams)
+  earned n sharing size
+  frames <$ if sending == Answered then afterResponse n else refresh n
+  where
+    left = offered - size
+    (sending, frames) = case end of
+      Just trailers
+        | left == 0 -> (Answered, if null trailers then [SendData n size True] else [SendData n size False, SendHeaders n trailers True])
+      _ -> (Answering left end, [SendData n size False])

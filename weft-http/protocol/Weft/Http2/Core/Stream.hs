@@ -1,0 +1,205 @@
+-- |
+-- What "Weft.Http2.Core.Receive" and "Weft.Http2.Core.Send" do to streams: their ends, their places among those that can
+-- send, how long they wait, and what frames cost. Pure.
+module Weft.Http2.Core.Stream
+  ( -- * Ends
+    streamError,
+    resetHere,
+    forget,
+    afterResponse,
+    endIfDrained,
+
+    -- * Sending
+    queueAnswer,
+    refresh,
+
+    -- * Waiting
+    waiting,
+    waitOver,
+    earned,
+
+    -- * Request bodies
+    discardData,
+    returnRead,
+
+    -- * Charges
+    pay,
+    payEmpty,
+    payReset,
+  )
+where
+
+import Control.Monad
+import qualified Data.IntMap.Strict as IntMap
+import Weft.Core.Time (Duration (..), Instant (..))
+import Weft.Http2.Budget
+import Weft.Http2.Core.Ended
+import Weft.Http2.Core.Flow
+import Weft.Http2.Core.Priority (enter, leave)
+import Weft.Http2.Core.Types
+import Weft.Http2.Frame (ErrorCode (..))
+import Weft.Http2.Resets
+
+-- Ends -------------------------------------------------------------------------------
+
+-- | Reset a stream because of a client's error (section 5.4.2), which is reported and charged.
+streamError :: StreamId -> ErrorCode -> String -> Step ()
+streamError n code why = act (Refuse n code why) >> payReset >> resetHere n code
+
+-- | Reset a stream, if the client may still send on it or wait for it, and stop its application.
+resetHere :: StreamId -> ErrorCode -> Step ()
+resetHere n code = do
+  known <- gets (IntMap.lookup n . coreStreams)
+  forM_ known $ \s -> do
+    when (streamSending s /= Answered) (act (Stop n code))
+    when (streamReceiving s /= Complete) (modify (\core -> core {coreEnded = endedHere n (coreEnded core)}))
+    forget n
+  queueAnswer (SendReset n code)
+
+-- | A stream is over: it leaves the table, and its credit goes back.
+forget :: StreamId -> Step ()
+forget n = do
+  known <- gets (IntMap.lookup n . coreStreams)
+  forM_ known $ \s -> do
+    flow <- gets coreFlow
+    let (owed, flow') = endReceive (streamFlow s) flow
+    modify $ \core ->
+      core
+        { coreStreams = IntMap.delete n (coreStreams core),
+          coreReady = snd (leave n (streamPlace s) (coreReady core)),
+          coreFlow = flow',
+          coreIdleSince = coreTime core
+        }
+    window 0 owed
+
+-- | End a connection that drains and has no stream.
+endIfDrained :: Step ()
+endIfDrained = do
+  core <- get
+  when (coreDrain core == Draining && IntMap.null (coreStreams core)) (failWith NoError "the server is shutting down")
+
+-- | The last frame of the response was queued. If the client is still sending, go on for a while, since some clients lose
+-- the response otherwise (curl 7.88); after that tell it to stop (section 8.1).
+afterResponse :: StreamId -> Step ()
+afterResponse n = do
+  known <- gets (IntMap.lookup n . coreStreams)
+  forM_ known $ \s -> do
+    modify (\core -> core {coreCharges = paidBy core})
+    case streamReceiving s of
+      Complete -> forget n
+      _ -> do
+        most <- gets (configDiscard . coreConfig)
+        onStream n (\s' -> s' {streamSending = Answered, streamReceiving = Discarding most})
+        returnRead n False (unreadOf (streamFlow s))
+        waiting n ForBody
+  where
+    paidBy core = let charges = coreCharges core in charges {chargeResets = completed (configResets (coreConfig core)) 1 (chargeResets charges)}
+
+-- Sending ----------------------------------------------------------------------------
+
+-- | Queue a frame that a client can cause without end. A client that causes them and does not read them is cut off.
+queueAnswer :: Frame -> Step ()
+queueAnswer frame = do
+  core <- get
+  when (coreAnswers core >= configAnswers (coreConfig core)) (failWith EnhanceYourCalm "answers are not read")
+  modify (\c -> c {coreAnswers = coreAnswers c + 1})
+  queue frame
+
+-- | Give a stream its place among those that can send, or take it away, after a change of its state. An end behind which
+-- there is nothing is queued at once, since it needs no window.
+refresh :: StreamId -> Step ()
+refresh n = do
+  known <- gets (IntMap.lookup n . coreStreams)
+  forM_ known $ \s -> case streamSending s of
+    Answering 0 (Just trailers) -> do
+      queue (if null trailers then SendData n 0 True else SendHeaders n trailers True)
+      onStream n (\s' -> s' {streamSending = Answered})
+      unready n s
+      afterResponse n
+    Answering offered _
+      | offered > 0 -> do
+        open <- gets ((> 0) . coreWindow)
+        if streamWindow s > 0 then ready n s else unready n s
+        if streamWindow s > 0 && open then waitOver n else waiting n ForWindow
+    _ -> unready n s
+  where
+    ready = place enter
+    unready = place leave
+    place f m s = modify $ \core ->
+      let (there, set) = f m (streamPlace s) (coreReady core)
+       in core {coreReady = set, coreStreams = IntMap.adjust (\s' -> s' {streamPlace = there}) m (coreStreams core)}
+
+window :: StreamId -> Int -> Step ()
+window n by = when (by > 0) (queueAnswer (SendWindow n by))
+
+-- Waiting ----------------------------------------------------------------------------
+
+-- | A stream waits for its client from now on, if it does not wait already.
+waiting :: StreamId -> (Instant -> Waiting) -> Step ()
+waiting n what = do
+  t <- gets coreTime
+  onStream n (\s -> if streamWaiting s == NotWaiting then s {streamWaiting = what t} else s)
+
+-- | It does not wait any more: what it has waited is gone.
+waitOver :: StreamId -> Step ()
+waitOver n = do
+  Instant t <- gets coreTime
+  let since (Instant t') s = s {streamLeft = streamLeft s - (t - t'), streamWaiting = NotWaiting}
+  onStream n $ \s -> case streamWaiting s of
+    NotWaiting -> s
+    ForWindow t' -> since t' s
+    ForBody t' -> since t' s
+
+-- | Bytes were transferred, which adds to the time that a stream may wait. Arguments: how many streams share the least
+-- rate, at most eight, and the bytes.
+earned :: StreamId -> Int -> Int -> Step ()
+earned n sharing bytes = do
+  config <- gets coreConfig
+  let rate = configRate config `div` max 1 (min 8 sharing)
+      most = let Duration d = configWait config in Duration d
+  modify (\core -> core {coreProgress = coreTime core})
+  onStream n (\s -> s {streamLeft = earnTime most rate bytes (streamLeft s)})
+
+-- Request bodies ---------------------------------------------------------------------
+
+-- | Bytes of data that nobody reads: the connection's window gets them back.
+discardData :: Int -> Step ()
+discardData bytes = do
+  flow <- gets coreFlow
+  case discard bytes flow of
+    Nothing -> failWith FlowControlError "more data than the connection's window"
+    Just (owed, flow') -> modify (\core -> core {coreFlow = flow'}) >> window 0 owed
+
+-- | Bytes of a stream were read, by its application or not: both windows get them back.
+returnRead :: StreamId -> Bool -> Int -> Step ()
+returnRead n byApplication bytes = do
+  known <- gets (IntMap.lookup n . coreStreams)
+  forM_ known $ \s -> when (bytes > 0) $ do
+    flow <- gets coreFlow
+    let ((whole, part), flow', own) = consume (streamReceiving s /= Complete) byApplication bytes flow (streamFlow s)
+    modify (\core -> core {coreFlow = flow'})
+    onStream n (\s' -> s' {streamFlow = own})
+    window 0 whole
+    window n part
+
+-- Charges ----------------------------------------------------------------------------
+
+-- | Spend one unit of a budget, or end the connection.
+pay :: (Config -> Rate) -> (Charges -> Budget) -> (Budget -> Charges -> Charges) -> String -> Step ()
+pay rate from to what = do
+  core <- get
+  case spend (rate (coreConfig core)) (coreTime core) (from (coreCharges core)) of
+    Just left -> modify (\c -> c {coreCharges = to left (coreCharges c)})
+    Nothing -> failWith EnhanceYourCalm ("too many " <> what)
+
+-- | A frame that carries nothing.
+payEmpty :: Step ()
+payEmpty = pay configEmptyFrames chargeEmpty (\b c -> c {chargeEmpty = b}) "frames without a payload"
+
+-- | A reset by the client or because of its error.
+payReset :: Step ()
+payReset = do
+  core <- get
+  case reset (configResets (coreConfig core)) (coreTime core) (chargeResets (coreCharges core)) of
+    Just left -> modify (\c -> c {coreCharges = (coreCharges c) {chargeResets = left}})
+    Nothing -> failWith EnhanceYourCalm "too many resets"
