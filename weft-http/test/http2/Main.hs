@@ -10,6 +10,7 @@ import qualified Spec.Ends
 import qualified Spec.Http2
 import qualified Spec.Interrupted
 import qualified Spec.Responses
+import qualified Spec.Rules
 import qualified Spec.Streams
 import System.Environment
 import Test.Tasty hiding (defaultMain)
@@ -20,4 +21,4 @@ main = do
   arguments <- getArgs
   case arguments of
     "--server" : more -> runServer more
-    _ -> defaultMain (localOption (mkTimeout 280000000) (testGroup "http2" [Spec.Http2.tests, Spec.Streams.tests, Spec.Interrupted.tests, Spec.Ends.tests, Spec.Responses.tests]))
+    _ -> defaultMain (localOption (mkTimeout 280000000) (testGroup "http2" [Spec.Http2.tests, Spec.Streams.tests, Spec.Interrupted.tests, Spec.Ends.tests, Spec.Responses.tests, Spec.Rules.tests]))

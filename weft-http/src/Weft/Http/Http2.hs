@@ -31,7 +31,8 @@ import Weft.Transport
 serveHttp2Client :: Client -> Application -> ByteString -> IO ()
 serveHttp2Client client app received = do
   connection <- withReceived received (clientConnection client)
-  serveHttp2 http2 begun connection (app . onBehalf)
+  stamp <- newIORef (-1, [])
+  serveHttp2 (http2 stamp) begun connection (app . onBehalf)
   where
     -- Whoever ends the connection sets its state first and looks for the control then.
     begun control = do
@@ -42,7 +43,7 @@ serveHttp2Client client app received = do
     limits = sharedLimits shared
     -- With the PROXY protocol the client is not the transport's peer.
     onBehalf request = request {remoteHost = clientPeer client, isSecure = clientSecure client}
-    http2 =
+    http2 stamp =
       defaultHttp2Settings
         { http2Limits =
             defaultHttp2Limits
@@ -54,7 +55,7 @@ serveHttp2Client client app received = do
                 limitWait = sharedTimeout shared,
                 limitRate = leastRate (sharedTimeout shared)
               },
-          http2Fields = fields,
+          http2Fields = fields stamp,
           http2Vault = maybe Vault.empty (\security -> Vault.insert securityKey security Vault.empty) (connSecurity (clientConnection client)),
           http2OnException = settingsOnException settings,
           http2OnExceptionResponse = settingsOnExceptionResponse settings,
@@ -62,12 +63,18 @@ serveHttp2Client client app received = do
           http2OnRefused = \_ refusal _ _ -> sharedOnRefused shared (clientPeer client) refusal,
           http2WithFile = withFile
         }
-    fields = do
+    -- Made once a second. Streams that find that the second is over write the same value.
+    fields stamp = do
       now <- epochTime
-      let date = (hDate, formatHTTPDate (epochTimeToHTTPDate now))
-          name = settingsServerName settings
-          alternative = maybe [] (\value -> [("Alt-Svc", value)]) (settingsAltSvc settings)
-      pure (date : [(hServer, name) | not (B.null name)] <> alternative)
+      (second, made) <- readIORef stamp
+      if now == second
+        then pure made
+        else do
+          let !date = formatHTTPDate (epochTimeToHTTPDate now)
+              name = settingsServerName settings
+              alternative = maybe [] (\value -> [("Alt-Svc", value)]) (settingsAltSvc settings)
+              new = (hDate, date) : [(hServer, name) | not (B.null name)] <> alternative
+          new <$ writeIORef stamp (now, new)
 
 -- | Opens files as for HTTP\/1.
 withFile :: WithFile

@@ -21,8 +21,10 @@ import qualified Data.IntMap.Strict as IntMap
 import Weft.Core.Time (Instant, after)
 import Weft.Http.Limits (Refusal (..))
 import Weft.Http2.Budget
+import Weft.Http2.Core.Ended (Past (..))
 import Weft.Http2.Frame
 import Weft.Http2.Hpack
+import Weft.Http2.Receiver
 import Weft.Http2.Request
 import Weft.Http2.Respond
 import Weft.Http2.Settings
@@ -30,36 +32,6 @@ import Weft.Http2.Types
 import Weft.Sys (now)
 import Weft.Timer (within)
 import Weft.Transport hiding (Instant)
-
--- | Thrown to leave the loop: the connection ends.
-data Leave = Leave !Refusal !ErrorCode !String
-  deriving (Show)
-
-instance Exception Leave
-
--- | State used only by the receiving thread.
-data Receiver = Receiver
-  { receiverConnection :: !Http2,
-    receiverDecoder :: !Decoder,
-    -- | Received bytes that do not form a complete frame yet.
-    receiverBuffer :: !(IORef ByteString),
-    -- | A header block that is not complete yet.
-    receiverBlock :: !(IORef (Maybe Block)),
-    receiverBudgets :: !(IORef Budgets)
-  }
-
--- | Flags and stream of the first frame; the pieces (the last first), their total size and number; when the block
--- began.
-data Block = Block !FrameHeader [ByteString] !Int !Int !Instant
-
-data Budgets = Budgets
-  { budgetResets :: !Budget,
-    budgetPings :: !Budget,
-    budgetSettings :: !Budget,
-    budgetPriorities :: !Budget,
-    budgetWindows :: !Budget,
-    budgetEmpty :: !Budget
-  }
 
 -- | Send the server's SETTINGS and enlarge the connection's window. This has to be the first that is sent: also before
 -- a GOAWAY, if the connection ends before the client's preface has come (RFC 9113, 3.4).
@@ -77,11 +49,8 @@ sendSettings h = writeFrames h (const (pure (frame typeSettings 0 0 ours : [wind
 -- client ended it.
 receiveFrames :: Http2 -> IO (Maybe (Refusal, ErrorCode, String))
 receiveFrames h = do
-  decoder <- newDecoder
-  r <- Receiver h decoder <$> newIORef B.empty <*> newIORef Nothing <*> newIORef budgets
+  r <- newReceiver h
   either (\(Leave refusal code why) -> Just (refusal, code, why)) (const Nothing) <$> try (conversation r)
-  where
-    budgets = Budgets fullBudget fullBudget fullBudget fullBudget fullBudget fullBudget
 
 conversation :: Receiver -> IO ()
 conversation r = do
@@ -97,15 +66,6 @@ conversation r = do
     loop = do
       next <- nextFrame r
       forM_ next (\(header, payload) -> handleFrame r header payload >> loop)
-
-leave :: ErrorCode -> String -> IO a
-leave code = leaveAs (refusalOf code) code
-
-leaveAs :: Refusal -> ErrorCode -> String -> IO a
-leaveAs refusal code why = throwIO (Leave refusal code why)
-
-limitsOf :: Receiver -> Http2Limits
-limitsOf = http2Limits . http2Settings . receiverConnection
 
 -- Bytes ------------------------------------------------------------------------------
 
@@ -210,24 +170,14 @@ handleFrame r header payload = do
     onStream = when (frameStream header == 0) (leave ProtocolError "a stream's frame on the connection")
     onConnection = when (frameStream header /= 0) (leave ProtocolError "the connection's frame on a stream")
 
--- | Spend one unit of a budget, or end the connection.
-pay :: Receiver -> (Http2Limits -> Rate) -> (Budgets -> Budget) -> (Budget -> Budgets -> Budgets) -> String -> IO ()
-pay r rate get set what = do
-  t <- now
-  budgets <- readIORef (receiverBudgets r)
-  case spend (rate (limitsOf r)) t (get budgets) of
-    Just left -> writeIORef (receiverBudgets r) (set left budgets)
-    Nothing -> leave EnhanceYourCalm ("too many " <> what)
-
-payEmpty, payReset :: Receiver -> IO ()
-payEmpty r = pay r limitEmptyFrames budgetEmpty (\b x -> x {budgetEmpty = b}) "frames without a payload"
-payReset r = pay r limitResets budgetResets (\b x -> x {budgetResets = b}) "resets"
-
 -- | Reset a stream because of a client's error. This counts against the client's budget of resets.
 streamError :: Receiver -> Int -> ErrorCode -> String -> IO ()
-streamError r stream code why = do
+streamError r stream code why = payReset r >> streamErrorFree r stream code why
+
+-- | The same, without the charge.
+streamErrorFree :: Receiver -> Int -> ErrorCode -> String -> IO ()
+streamErrorFree r stream code why = do
   http2OnRefused (http2Settings h) (connPeer (http2Below h)) (refusalOf code) code why
-  payReset r
   found <- IntMap.lookup stream <$> readTVarIO (http2Streams h)
   forM_ found $ \s -> do
     atomically (readTVar (streamBody s) >>= \(Body _ _ end) -> when (end == BodyOpen) (endedEarly h stream))
@@ -245,9 +195,9 @@ lookupStream r stream = do
 
 -- | Whether a stream has not begun (section 5.1). Streams with even numbers never do, since they are the server's.
 isIdle :: Receiver -> Int -> IO Bool
-isIdle r stream = (\highest -> stream > highest || even stream) <$> readIORef (http2Last (receiverConnection r))
+isIdle r stream = (== Idle) <$> atomically (pastOf (receiverConnection r) stream)
 
--- | What a frame of a stream is: in order, wrong, or sent before the client knew that the stream had ended.
+-- | What a frame of a stream is: in order, wrong, or of a stream that has ended.
 data Verdict = Fine | Wrong !ErrorCode String | Late
 
 dataFrame :: Receiver -> FrameHeader -> ByteString -> IO ()
@@ -285,13 +235,19 @@ dataFrame r header payload = do
         Wrong code why -> discard (frameLength header) >> streamError r (streamId s) code why
         Fine -> do
           let padding = frameLength header - B.length bytes
-          when (padding > 0) (discard padding >> giveBackStream h s)
+          when (padding > 0) (discard padding >> giveBackStream h s False)
   where
     h = receiverConnection r
-    -- The stream ended while this frame was on its way.
+    -- Section 5.1: if the server has ended the stream, this frame may have been on its way.
     late = do
-      when (hasFlag flagEndStream header) (void (atomically (clientEnded h (frameStream header))))
+      before <- atomically $ do
+        before <- pastOf h (frameStream header)
+        before <$ when (hasFlag flagEndStream header) (clientEnded h (frameStream header))
       discard (frameLength header)
+      case before of
+        Early -> pure ()
+        PassedOver -> leave ProtocolError "data of a number that was passed over"
+        _ -> streamError r (frameStream header) StreamClosed "data of a stream that has ended"
     discard n = atomically (consume h n) >> giveBack h
     stateTVar' v f = do
       x <- f <$> readTVar v
@@ -333,14 +289,15 @@ addPiece r (Block first pieces size count since) header piece = do
 -- | A complete header block: a request, trailers, or the header block of a stream that has ended.
 fieldsCame :: Receiver -> FrameHeader -> [(ByteString, ByteString)] -> IO ()
 fieldsCame r header fields = do
-  highest <- readIORef (http2Last h)
+  before <- atomically (pastOf h stream)
   known <- IntMap.lookup stream <$> readTVarIO (http2Streams h)
   case known of
     Just s -> trailersCame s
     Nothing
-      | stream <= highest -> passedOver h stream >>= \over -> if over then leave ProtocolError "a number that was passed over" else afterEnd
+      | before == PassedOver -> leave ProtocolError "a number that was passed over"
+      | before /= Idle -> afterEnd
       | otherwise -> do
-        beginNumber h stream
+        atomically (beginNumber h stream)
         newStream
         unless final . atomically $ do
           begun <- IntMap.member stream <$> readTVar (http2Streams h)
@@ -350,35 +307,37 @@ fieldsCame r header fields = do
     stream = frameStream header
     final = hasFlag flagEndStream header
     tooMany n = limitFields (limitsOf r) > 0 && n > limitFields (limitsOf r)
-    trailersCame s = case readTrailers fields of
-      _
-        | not final -> streamError r stream ProtocolError "headers in the middle of a body"
-        | tooMany (length fields) -> streamError r stream EnhanceYourCalm "too many trailers"
-      Left why -> streamError r stream ProtocolError why
-      Right () -> do
-        received <- readIORef (streamReceived s)
-        verdict <- atomically $ do
-          present <- IntMap.member stream <$> readTVar (http2Streams h)
-          body@(Body _ _ end) <- readTVar (streamBody s)
-          case () of
-            _
-              | not present -> pure Late
-              | end /= BodyOpen || maybe False (/= received) (streamExpected s) ->
-                pure (Wrong ProtocolError "a body of another length than was said")
-              | otherwise -> Fine <$ writeTVar (streamBody s) (appendBody B.empty BodyComplete body)
-        case verdict of
-          Late -> afterEnd
-          Wrong code why -> streamError r stream code why
-          Fine -> pure ()
+    trailersCame s =
+      readTVarIO (streamBody s) >>= \(Body _ _ state) -> case readTrailers fields of
+        _
+          | state == BodyComplete -> streamError r stream StreamClosed "headers after the end"
+          | not final -> streamError r stream ProtocolError "headers in the middle of a body"
+          | tooMany (length fields) -> streamError r stream EnhanceYourCalm "too many trailers"
+        Left why -> streamError r stream ProtocolError why
+        Right () -> do
+          received <- readIORef (streamReceived s)
+          verdict <- atomically $ do
+            present <- IntMap.member stream <$> readTVar (http2Streams h)
+            body@(Body _ _ end) <- readTVar (streamBody s)
+            case () of
+              _
+                | not present -> pure Late
+                | end /= BodyOpen || maybe False (/= received) (streamExpected s) ->
+                  pure (Wrong ProtocolError "a body of another length than was said")
+                | otherwise -> Fine <$ writeTVar (streamBody s) (appendBody B.empty BodyComplete body)
+          case verdict of
+            Late -> afterEnd
+            Wrong code why -> streamError r stream code why
+            Fine -> pure ()
     -- Section 5.1: trailers that were on their way when the server ended the stream are ignored.
     afterEnd = do
-      late <- atomically (clientEnded h stream)
+      late <- atomically ((== Early) <$> pastOf h stream <* clientEnded h stream)
       unless (late && final) (streamError r stream StreamClosed "headers of a stream that has ended")
     newStream = do
       open <- readTVarIO (http2Open h)
       case readHead fields of
         _
-          | open >= limitStreams (limitsOf r) -> unlessDraining (pure ()) (streamError r stream RefusedStream "too many streams at once")
+          | open >= limitStreams (limitsOf r) -> unlessDraining (pure ()) tooManyStreams
           | listSize fields > limitHeaderList (limitsOf r) -> unlessDraining (pure ()) tooLarge
         Left why -> unlessDraining (pure ()) (streamError r stream ProtocolError why)
         Right found
@@ -389,6 +348,10 @@ fieldsCame r header fields = do
             awaitThreads r
             -- A shutdown waits until no stream is live, so that one becomes live as it is accepted.
             mask_ (unlessDraining (modifyTVar' (http2Live h) (+ 1)) (startStream h stream final found))
+    tooManyStreams = do
+      free <- budgetRefused <$> readIORef (receiverBudgets r)
+      when (free > 0) (modifyIORef' (receiverBudgets r) (\b -> b {budgetRefused = free - 1}))
+      (if free > 0 then streamErrorFree else streamError) r stream RefusedStream "too many streams at once"
     unlessDraining accept act = do
       draining <- atomically $ do
         begun <- readTVar (http2Draining h)
@@ -421,7 +384,7 @@ resetStream r header = do
   when (frameLength header /= 4) (leave FrameSizeError "a reset")
   found <- lookupStream r (frameStream header)
   payReset r
-  _ <- atomically (clientEnded (receiverConnection r) (frameStream header))
+  atomically (clientEnded (receiverConnection r) (frameStream header))
   mapM_ (cancel (receiverConnection r)) found
 
 pingFrame :: Receiver -> FrameHeader -> ByteString -> IO ()
@@ -434,6 +397,7 @@ settingsFrame :: Receiver -> FrameHeader -> ByteString -> IO ()
 settingsFrame r header payload
   | hasFlag flagAck header = do
     unless (B.null payload) (leave FrameSizeError "an acknowledgement with a payload")
+    modifyIORef' (receiverBudgets r) (\b -> b {budgetRefused = 0})
     pay r limitSettings budgetSettings (\b x -> x {budgetSettings = b}) "settings"
   | otherwise = do
     pay r limitSettings budgetSettings (\b x -> x {budgetSettings = b}) "settings"

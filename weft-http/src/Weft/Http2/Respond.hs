@@ -63,6 +63,7 @@ startStream h stream final found = do
       <*> newTVarIO window
       <*> newTVarIO (Body Seq.empty 0 (if final then BodyComplete else BodyOpen))
       <*> newTVarIO streamWindowSize
+      <*> newTVarIO streamWindowSize
       <*> pure (headLength found)
       <*> newIORef 0
       <*> newIORef ResponseNone
@@ -121,6 +122,7 @@ runStream h unmask head' s = (serveStream `catch` quietly) `finally` ended
         modifyTVar' (http2Streams h) (IntMap.delete (streamId s))
         Body _ unread end <- swapTVar (streamBody s) (Body mempty 0 BodyBroken)
         consume h unread
+        giveBackGrowth h s
         when (end == BodyOpen) (endedEarly h (streamId s))
       writeIORef (http2IdleSince h) t
       atomically (modifyTVar' (http2Live h) (subtract 1))
@@ -225,7 +227,7 @@ readBody h s waited = mask_ $ do
       unless (B.null bytes) $ do
         progressed h waited mostSharing (B.length bytes)
         now >>= writeIORef (http2Progress h)
-        (giveBackStream h s >> giveBack h) `onException` atomically (putBack bytes)
+        (giveBackStream h s True >> giveBack h) `onException` atomically (putBack bytes)
       pure bytes
   where
     -- Nobody reads a body that was broken off.
@@ -417,6 +419,7 @@ firstResponse s = readIORef (streamResponse s) >>= \state -> when (state /= Resp
 answered :: Http2 -> Stream -> IO ()
 answered h s = do
   writeIORef (streamResponse s) ResponseEnded
+  atomicModifyIORef' (http2Completed h) (\k -> (k + 1, ()))
   atomically (release h s)
 
 -- | Throw 'StreamCancelled' if the stream has been cancelled. To be called before the response has ended.

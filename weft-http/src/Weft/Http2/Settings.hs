@@ -78,7 +78,9 @@ data Http2Limits = Http2Limits
     -- | Fields of a request, with all its cookies counted as one, and of its trailers; a request with more gets 431.
     -- Zero or less means no limit.
     limitFields :: !Int,
-    -- | Streams that the client resets, or that are reset because of its errors.
+    -- | Streams that the client resets, or that are reset because of its errors. Each completed response allows two more,
+    -- so that a proxy can share a connection among many users. Streams above 'limitStreams' do not count until the client
+    -- has acknowledged the server's SETTINGS.
     limitResets :: !Rate,
     limitPings :: !Rate,
     limitSettings :: !Rate,

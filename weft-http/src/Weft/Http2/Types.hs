@@ -22,7 +22,7 @@ module Weft.Http2.Types
     endedEarly,
     clientEnded,
     beginNumber,
-    passedOver,
+    pastOf,
 
     -- * Writing
     writeFrames,
@@ -45,6 +45,7 @@ module Weft.Http2.Types
     consume,
     giveBack,
     giveBackStream,
+    giveBackGrowth,
   )
 where
 
@@ -52,13 +53,11 @@ import Control.Concurrent hiding (threadDelay)
 import Control.Concurrent.STM
 import Control.Exception
 import Control.Monad
-import Data.Bits ((.|.))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.IORef
 import Data.Int (Int64)
 import qualified Data.IntMap.Strict as IntMap
-import qualified Data.IntSet as IntSet
 import Data.Maybe (isNothing)
 import Data.Sequence (Seq, ViewR (..), viewr, (|>))
 import GHC.Conc (labelThread)
@@ -68,6 +67,7 @@ import Weft.Http.Limits (Refusal (..))
 import Weft.Http.Linger
 import Weft.Http.SendTime
 import Weft.Http2.Budget (earnTime)
+import Weft.Http2.Core.Ended hiding (highest)
 import Weft.Http2.Frame
 import Weft.Http2.Hpack
 import Weft.Http2.Settings
@@ -100,16 +100,11 @@ data Http2 = Http2
     http2Live :: !(TVar Int),
     -- | The number of streams that have a file open. Changed by their threads.
     http2Files :: !(TVar Int),
-    -- | The highest stream number that the client has used. Written by the receiving thread.
-    http2Last :: !(IORef Int),
-    -- | The latest ranges of stream numbers below 'http2Last' that the client has passed over: the last number by the
-    -- first. Used by the receiving thread.
-    http2Skipped :: !(IORef (IntMap.IntMap Int)),
+    -- | The streams that have begun, and how those that are over have ended. Changed by all threads.
+    http2Ended :: !(TVar Ended),
     -- | The highest stream number that was not refused because of a shutdown. Written by the receiving thread; constant
     -- once 'http2Draining' is true.
     http2Accepted :: !(TVar Int),
-    -- | The latest streams that ended here before the client had ended or reset them. Changed by all threads.
-    http2Early :: !(TVar IntSet.IntSet),
     -- | Held while frames are written.
     http2Writing :: !(MVar Encoder),
     -- | Aborts the connection if a frame cannot be written in time.
@@ -120,12 +115,16 @@ data Http2 = Http2
     http2Progress :: !(IORef Instant),
     -- | Frames of bodies that were written since the receiving thread last looked.
     http2Earned :: !(IORef Int),
+    -- | Responses that were completed since the receiving thread last looked.
+    http2Completed :: !(IORef Int),
     -- | When the last stream ended.
     http2IdleSince :: !(IORef Instant),
     -- | Bytes of bodies that were received and not yet returned to the client's window.
     http2Unread :: !(TVar Int),
     -- | Bytes that were read or discarded since the last window update. Changed by all threads.
     http2Consumed :: !(TVar Int),
+    -- | Bytes by which the receive windows of streams may still grow. Changed by the streams' threads.
+    http2Growth :: !(TVar Int),
     -- | Why the connection ends. Written once.
     http2Ending :: !(TVar (Maybe ErrorCode)),
     -- | New streams are refused: the server is shutting down.
@@ -144,6 +143,8 @@ data Stream = Stream
     streamBody :: !(TVar Body),
     -- | The receive window: bytes of the body that the client may still send.
     streamRoom :: !(TVar Int),
+    -- | The size to which the receive window is restored. Changed by the stream's thread.
+    streamFull :: !(TVar Int),
     -- | The declared length of the body.
     streamExpected :: !(Maybe Int),
     -- | The bytes of the body that were received so far. Used by the receiving thread.
@@ -191,7 +192,8 @@ newHttp2 settings below application = do
   t <- now
   self <- myThreadId
   sending <- newAtomicWords 1
-  let time = limitFrame (http2Limits settings)
+  let limits = http2Limits settings
+      time = limitFrame limits
   timer <- newDecidingIdleTimer time $ \late ->
     if ranLate late then pure (Later afterPause) else maybe (Expire (connAbort below)) Later <$> moreTime below sending 0 InRequest time
   Http2 below settings application self
@@ -202,18 +204,18 @@ newHttp2 settings below application = do
     <*> newTVarIO 0
     <*> newTVarIO 0
     <*> newTVarIO 0
-    <*> newIORef 0
-    <*> newIORef IntMap.empty
+    <*> newTVarIO (noneEnded (limitStreams limits))
     <*> newTVarIO 0
-    <*> newTVarIO IntSet.empty
     <*> (newEncoder >>= newMVar)
     <*> pure timer
     <*> pure sending
     <*> newIORef t
     <*> newIORef 0
+    <*> newIORef 0
     <*> newIORef t
     <*> newTVarIO 0
     <*> newTVarIO 0
+    <*> newTVarIO ((windowOf limits - streamWindowSize) `div` 2)
     <*> newTVarIO Nothing
     <*> newTVarIO False
 
@@ -285,31 +287,21 @@ release h s = do
     writeTVar (streamCounted s) False
     modifyTVar' (http2Open h) (subtract 1)
 
--- | A stream ended here while its client may still be sending. Remembered for as many streams as may be open.
+-- | A stream ended here while its client may still be sending.
 endedEarly :: Http2 -> Int -> STM ()
-endedEarly h stream = modifyTVar' (http2Early h) $ \set ->
-  let more = IntSet.insert stream set
-   in if IntSet.size more > limitStreams (http2Limits (http2Settings h)) then IntSet.deleteMin more else more
+endedEarly h stream = modifyTVar' (http2Ended h) (endedHere stream)
 
--- | The client has ended or reset a stream: forget it. 'True' if the stream had ended here before.
-clientEnded :: Http2 -> Int -> STM Bool
-clientEnded h stream = do
-  early <- IntSet.member stream <$> readTVar (http2Early h)
-  early <$ when early (modifyTVar' (http2Early h) (IntSet.delete stream))
+-- | The client has ended or reset a stream: frames that come after that are errors.
+clientEnded :: Http2 -> Int -> STM ()
+clientEnded h stream = modifyTVar' (http2Ended h) (endedThere stream)
 
--- | The client has begun a stream with a higher number than all before. The ranges that it has passed over are remembered
--- for as many streams as may be open.
-beginNumber :: Http2 -> Int -> IO ()
-beginNumber h stream = do
-  next <- (\highest -> (highest + 1) .|. 1) <$> readIORef (http2Last h)
-  writeIORef (http2Last h) stream
-  when (stream > next) . modifyIORef' (http2Skipped h) $ \ranges ->
-    let more = IntMap.insert next (stream - 2) ranges
-     in if IntMap.size more > limitStreams (http2Limits (http2Settings h)) then IntMap.deleteMin more else more
+-- | The client has begun a stream with a higher number than all before.
+beginNumber :: Http2 -> Int -> STM ()
+beginNumber h stream = modifyTVar' (http2Ended h) (begin stream)
 
--- | The client has passed over this number, which it must not use any more (RFC 9113, 5.1.1).
-passedOver :: Http2 -> Int -> IO Bool
-passedOver h stream = maybe False ((stream <=) . snd) . IntMap.lookupLE stream <$> readIORef (http2Skipped h)
+-- | What a stream is that is not in the table.
+pastOf :: Http2 -> Int -> STM Past
+pastOf h stream = past stream <$> readTVar (http2Ended h)
 
 -- | GOAWAY, with the highest stream number accepted and the reason. A second GOAWAY must not have a higher number, since
 -- the client may have retried the streams above the first one (RFC 9113, 6.8).
@@ -431,7 +423,10 @@ streamWindowSize = 65535
 
 -- | The receive window of the connection: 'limitBodies', as far as the protocol allows (RFC 9113, 6.9.1, 6.9.2).
 windowSize :: Http2 -> Int
-windowSize h = min 2147483647 (max 65535 (limitBodies (http2Limits (http2Settings h))))
+windowSize = windowOf . http2Limits . http2Settings
+
+windowOf :: Http2Limits -> Int
+windowOf = min 2147483647 . max streamWindowSize . limitBodies
 
 -- | Bytes of bodies have been read or discarded. The client may send that many more, once 'giveBack' has told it.
 consume :: Http2 -> Int -> STM ()
@@ -450,18 +445,29 @@ giveBack h = do
 
 -- | Enlarge a stream's receive window up to its full size less the bytes that are still unread, so as to return the
 -- bytes that were read and any padding, which counts like data (RFC 9113, 6.9.1). Sends a window update only when the
--- amount is worth a frame. Called by the stream's thread and the receiving thread.
-giveBackStream :: Http2 -> Stream -> IO ()
-giveBackStream h s = do
+-- amount is worth a frame. Called by the receiving thread, and by the stream's thread, which then wants the window to grow:
+-- the full size doubles with each update, as long as the streams that are read together use no more than half of the
+-- connection's window. So an upload is not limited by the delay, and streams that are not read leave room for others.
+giveBackStream :: Http2 -> Stream -> Bool -> IO ()
+giveBackStream h s grows = do
   worth <- atomically amount
   when (worth > 0) . writeFrames h . const $ do
     due <- atomically $ do
       due <- amount
-      due <$ modifyTVar' (streamRoom s) (+ due)
+      more <- if grows && due > 0 then min <$> readTVar (streamFull s) <*> readTVar (http2Growth h) else pure 0
+      when (more > 0) $ do
+        modifyTVar' (streamFull s) (+ more)
+        modifyTVar' (http2Growth h) (subtract more)
+      (due + more) <$ modifyTVar' (streamRoom s) (+ (due + more))
     pure [windowFrame (streamId s) due | due > 0]
   where
     amount = do
       Body _ waiting end <- readTVar (streamBody s)
       room <- readTVar (streamRoom s)
-      let due = streamWindowSize - room - waiting
-      pure (if end == BodyOpen && due >= streamWindowSize `div` 4 then due else 0)
+      full <- readTVar (streamFull s)
+      let due = full - room - waiting
+      pure (if end == BodyOpen && due >= full `div` 4 then due else 0)
+
+-- | A stream has ended: what its receive window had grown is there for others. To be called once.
+giveBackGrowth :: Http2 -> Stream -> STM ()
+giveBackGrowth h s = readTVar (streamFull s) >>= \full -> modifyTVar' (http2Growth h) (+ (full - streamWindowSize))
