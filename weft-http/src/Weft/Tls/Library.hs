@@ -67,6 +67,7 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as B8
 import qualified Data.ByteString.Internal as B (create, createAndTrim, fromForeignPtr, mallocByteString, toForeignPtr)
+import Data.Foldable (fold)
 import Foreign
 import Foreign.C
 import GHC.ForeignPtr (unsafeWithForeignPtr)
@@ -322,17 +323,11 @@ isResumed (Endpoint fp) = (/= 0) <$> unsafeWithForeignPtr fp c_resumed
 
 -- | The application protocol.
 chosenProtocol :: Endpoint -> IO (Maybe ByteString)
-chosenProtocol (Endpoint fp) = withForeignPtr fp $ \p -> alloca $ \size -> do
-  at <- c_protocol p size
-  n <- peek size
-  if at == nullPtr then pure Nothing else Just <$> B.packCStringLen (castPtr at, fromIntegral n)
+chosenProtocol (Endpoint fp) = withForeignPtr fp (\p -> borrowed (c_protocol p))
 
 -- | The name that the client asks its server for.
 askedName :: Endpoint -> IO (Maybe ByteString)
-askedName (Endpoint fp) = withForeignPtr fp $ \p -> alloca $ \size -> do
-  at <- c_asked p size
-  n <- peek size
-  if at == nullPtr then pure Nothing else Just <$> B.packCStringLen (castPtr at, fromIntegral n)
+askedName (Endpoint fp) = withForeignPtr fp (\p -> borrowed (c_asked p))
 
 -- | The peer's certificates in DER, its own first.
 peerChain :: Endpoint -> IO [ByteString]
@@ -344,10 +339,7 @@ peerChain (Endpoint fp) = withForeignPtr fp $ \p -> go p 0
 
 -- | The lines of the session's keys, if the context tells them.
 keyLines :: Endpoint -> IO ByteString
-keyLines (Endpoint fp) = withForeignPtr fp $ \p -> alloca $ \size -> do
-  at <- c_keys p size
-  n <- peek size
-  if at == nullPtr then pure B.empty else B.packCStringLen (at, fromIntegral n)
+keyLines (Endpoint fp) = withForeignPtr fp (\p -> fold <$> borrowed (c_keys p))
 
 -- Certificates -----------------------------------------------------------------------------
 
@@ -360,7 +352,7 @@ decodedPem text = unsafePerformIO . withBytes text $ \at n -> do
 -- | Of a certificate in DER, the subject, as RFC 2253 writes it; empty if the certificate cannot be read.
 subjectIn :: ByteString -> ByteString
 subjectIn der = unsafePerformIO . withBytes der $ \at n ->
-  B.createAndTrim textSize $ \to -> max 0 . fromIntegral <$> c_subject at (fromIntegral n) (castPtr to) (fromIntegral textSize)
+  B.createAndTrim 4096 $ \to -> max 0 . fromIntegral <$> c_subject at (fromIntegral n) (castPtr to) 4096
 
 -- | The alternative names of the DNS, or if there are no alternative names, the common names.
 namesIn :: ByteString -> [ByteString]
@@ -375,9 +367,6 @@ validityIn :: ByteString -> Maybe (Int64, Int64)
 validityIn der = unsafePerformIO . withBytes der $ \at n -> alloca $ \from -> alloca $ \until' -> do
   r <- c_validity at (fromIntegral n) from until'
   if r == 0 then Just <$> ((,) <$> peek from <*> peek until') else pure Nothing
-
-textSize :: Int
-textSize = 4096
 
 -- Helpers ----------------------------------------------------------------------------------
 
@@ -410,6 +399,13 @@ withReason act = allocaBytes 256 $ \why -> poke why 0 >> act why 256
 
 failureOf :: CInt -> Ptr CEndpoint -> IO Failure
 failureOf r p = (if r == -3 then Distrust else Fault) <$> (c_error p >>= peekCString)
+
+-- | A copy of bytes whose address and size a function tells.
+borrowed :: (Storable n, Integral n) => (Ptr n -> IO (Ptr a)) -> IO (Maybe ByteString)
+borrowed find = alloca $ \size -> do
+  at <- find size
+  n <- peek size
+  if at == nullPtr then pure Nothing else Just <$> B.packCStringLen (castPtr at, fromIntegral n)
 
 -- | A certificate that a function writes, which also tells its size; empty if there is none.
 encoded :: (Ptr Word8 -> IO CInt) -> IO ByteString
