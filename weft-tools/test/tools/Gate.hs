@@ -89,11 +89,12 @@ allocation pong program = subjectOf pong program [] $ \p port -> asking port $ \
   pure ((late - early) / 1000)
 
 -- | The bytes that a request for a file of 1 KiB allocates in @weft serve@, with its limits and counters. The page of
--- metrics, on which they are read, takes some itself.
+-- metrics, on which they are read, takes some itself. It tells what was allocated until the last collection, so that
+-- collections have to come often: with nurseries of a megabyte the figure is one of a few, a thousand bytes apart.
 allocationOfFile :: FilePath -> IO Double
 allocationOfFile program = scratchFolder "file" $ \folder -> do
   B.writeFile (folder </> "index.html") (B.replicate 1024 'x')
-  weft program [] ["serve", "--port", "0", "--metrics", "loopback", "--cores", "1", "--trust", "60", folder, "+RTS", "-T", "-RTS"] $ \p -> do
+  weft program [] ["serve", "--port", "0", "--metrics", "loopback", "--cores", "1", "--trust", "60", folder, "+RTS", "-T", "-A32k", "-RTS"] $ \p -> do
     port <- portOf p
     asking port $ \ask -> do
       replicateM_ 200 ask
