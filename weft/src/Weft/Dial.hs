@@ -79,7 +79,7 @@ data DialOptions = DialOptions
     dialFamilies :: !Families,
     -- | How long an attempt may take before the next one begins beside it (RFC 8305, section 5).
     dialDelay :: !Duration,
-    -- | Called with each socket before it connects: for options, or to bind it. It may run masked. An 'IOError' counts as a failure of the
+    -- | Called with each socket before it connects: for options, or to bind it. It may run masked. An @IOError@ counts as a failure of the
     -- address.
     dialPrepare :: Socket -> IO (),
     -- | Called by 'dialConnection' and 'withConnection' with the deadline and the connection, for a layer on top, such

@@ -116,7 +116,7 @@ opStat (Fd fd) path flags mask out = Op #{const IORING_OP_STATX} fd (address out
 opNames :: Fd -> Bool -> Ptr a -> Int -> Op
 opNames (Fd fd) first p n = Op callNames fd (if first then 0 else 1) (address p) (fromIntegral n) 0
 
--- | statx(2) for each name in the bytes that 'opNames' gave, into an array of @struct statx@ ('readEntryStatus' of
+-- | statx(2) for each name in the bytes that 'opNames' gave, into an array of @struct statx@ (@readEntryStatus@ of
 -- "Weft.File.Attributes").
 opStats :: Fd -> Ptr a -> Int -> Ptr b -> Op
 opStats (Fd fd) names n out = Op callStats fd (address out) (address names) (fromIntegral n) 0
