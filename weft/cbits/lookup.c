@@ -7,12 +7,14 @@
 #include <netinet/in.h>
 #include <pthread.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/select.h>
 #include <sys/time.h>
+#include <unistd.h>
 
-enum { FAMILIES = 2, MOST_ADDRESSES = 64, PENDING = -1 };
+enum { FAMILIES = 2, MOST_ADDRESSES = 64, MOST_DOMAINS = 16, PENDING = -1 };
 
 struct wanted {
   int fd, modes; /* 1: to read, 2: to write */
@@ -26,8 +28,8 @@ struct answer {
 
 struct weft_lookup {
   ares_channel channel;
-  struct ares_options found;
-  int found_mask;
+  char *domains[MOST_DOMAINS]; /* the search list */
+  int domain_count, ndots;
   struct wanted *sockets;
   int used, room;
   int shortened; /* a server was taken out of the list */
@@ -62,6 +64,45 @@ static void note_socket(void *data, ares_socket_t fd, int readable, int writable
   }
 }
 
+static void clear_domains(struct weft_lookup *l) {
+  while (l->domain_count > 0) free(l->domains[--l->domain_count]);
+}
+
+/* The domains in a text, in place of those that are there. */
+static void take_domains(struct weft_lookup *l, char *text) {
+  char *rest = NULL, *domain;
+  clear_domains(l);
+  for (domain = strtok_r(text, " \t\n,", &rest); domain && l->domain_count < MOST_DOMAINS; domain = strtok_r(NULL, " \t\n,", &rest)) {
+    char *copy = strdup(domain);
+    if (copy) l->domains[l->domain_count++] = copy;
+  }
+}
+
+/* The search list and ndots of resolv.conf(5): c-ares tells them only before its version 1.20. A file that cannot be read
+ * has none; a list that is not there is the domain of this host. */
+static void read_search(struct weft_lookup *l) {
+  char line[1024], host[256], *own, *found;
+  FILE *file = fopen("/etc/resolv.conf", "re");
+  l->ndots = 1;
+  if (gethostname(host, sizeof host) == 0) {
+    host[sizeof host - 1] = 0;
+    if ((own = strchr(host, '.'))) take_domains(l, own + 1);
+  }
+  while (file && fgets(line, sizeof line, file)) {
+    if (strncmp(line, "search", 6) == 0 && strchr(" \t", line[6]))
+      take_domains(l, line + 6);
+    else if (strncmp(line, "domain", 6) == 0 && strchr(" \t", line[6]))
+      take_domains(l, line + 6);
+    else if (strncmp(line, "options", 7) == 0 && (found = strstr(line, "ndots:")))
+      l->ndots = atoi(found + 6);
+  }
+  if (file) fclose(file);
+  if ((found = getenv("LOCALDOMAIN"))) {
+    snprintf(line, sizeof line, "%s", found);
+    take_domains(l, line);
+  }
+}
+
 /* A new look-up, with the settings of resolv.conf except those that are given: servers as ares_set_servers_ports_csv
  * takes them or NULL, TCP only or not, milliseconds until a server is asked again and how often, or 0. */
 int weft_lookup_new(const char *servers, int tcp, int timeout, int tries, struct weft_lookup **out) {
@@ -87,12 +128,12 @@ int weft_lookup_new(const char *servers, int tcp, int timeout, int tries, struct
     return status;
   }
   if (servers) status = ares_set_servers_ports_csv(l->channel, servers);
-  if (status == ARES_SUCCESS) status = ares_save_options(l->channel, &l->found, &l->found_mask);
   if (status != ARES_SUCCESS) {
     ares_destroy(l->channel);
     free(l);
     return status;
   }
+  read_search(l);
   *out = l;
   return ARES_SUCCESS;
 }
@@ -100,7 +141,7 @@ int weft_lookup_new(const char *servers, int tcp, int timeout, int tries, struct
 /* Closes its sockets. */
 void weft_lookup_free(struct weft_lookup *l) {
   ares_destroy(l->channel);
-  ares_destroy_options(&l->found);
+  clear_domains(l);
   free(l->sockets);
   free(l);
 }
@@ -110,11 +151,11 @@ int weft_lookup_reusable(struct weft_lookup *l) {
   return !l->shortened && !l->used && l->answers[0].status != PENDING && l->answers[1].status != PENDING;
 }
 
-int weft_lookup_ndots(struct weft_lookup *l) { return (l->found_mask & ARES_OPT_NDOTS) ? l->found.ndots : 1; }
+int weft_lookup_ndots(struct weft_lookup *l) { return l->ndots; }
 
 /* A domain of the search list, or NULL. */
 const char *weft_lookup_domain(struct weft_lookup *l, int i) {
-  return (l->found_mask & ARES_OPT_DOMAINS) && i < l->found.ndomains ? l->found.domains[i] : NULL;
+  return i < l->domain_count ? l->domains[i] : NULL;
 }
 
 /* Take the first server out of the list; 0 if there is no other. Nothing may be pending. */

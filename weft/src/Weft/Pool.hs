@@ -74,7 +74,7 @@ import Weft.Transport.Types (timeoutError, untilDeadline)
 data PoolSettings a = PoolSettings
   { -- | Make a resource, before the deadline of the one who needs it.
     poolCreate :: Instant -> IO a,
-    -- | Destroy a resource. An @IOError@ is ignored. It runs masked.
+    -- | Destroy a resource. An 'IOError' is ignored. It runs masked.
     poolDestroy :: a -> IO (),
     -- | The most resources at a time, at least one.
     poolMost :: !Int,
@@ -83,7 +83,7 @@ data PoolSettings a = PoolSettings
     -- | A resource is not used again when it is older than this. Each one's age is up to a tenth less, so that those
     -- that were made together are not all made again together.
     poolMaximalAge :: !Duration,
-    -- | Whether a resource can be used again; asked if it has been idle for 'poolValidateAfter'. An @IOError@ means
+    -- | Whether a resource can be used again; asked if it has been idle for 'poolValidateAfter'. An 'IOError' means
     -- that it cannot. The caller waits for it, whatever his deadline.
     poolValidate :: a -> IO Bool,
     poolValidateAfter :: !Duration

@@ -47,7 +47,7 @@ data Credential = Credential
   }
 
 -- | Load a certificate with its chain and its key, and check that the first certificate is that of the key. Throws an
--- 'IOError' that says what is wrong with which file.
+-- @IOError@ that says what is wrong with which file.
 loadCredential :: Role -> Bool -> CertificateSource -> IO Credential
 loadCredential role tellsKeys source = do
   (chainName, chain, keyName, keys) <- case source of
@@ -104,7 +104,7 @@ locked block = any ((`B.isInfixOf` block) . B8.pack) ["-----BEGIN ENCRYPTED ", "
 wrong :: String -> String -> IO a
 wrong name what = ioError (userError (name <> what))
 
--- | Load certificates of authorities from a PEM file. Throws an 'IOError' if it contains none.
+-- | Load certificates of authorities from a PEM file. Throws an @IOError@ if it contains none.
 loadAuthorities :: Bool -> FilePath -> IO Context
 loadAuthorities tellsKeys path = blocking (B.readFile path) >>= authoritiesIn tellsKeys path
 

@@ -4,7 +4,7 @@
 --
 -- Contexts, tables and keys may be used by any threads at the same time, an 'Endpoint' by one. All are freed when nothing
 -- refers to them, an endpoint also by 'release'. Calls that may take long ('handshakeSlowly', loading) are @safe@. What
--- cannot be allocated throws an 'IOError'.
+-- cannot be allocated throws an @IOError@.
 module Weft.Tls.Library
   ( -- * Contexts
     Context,
