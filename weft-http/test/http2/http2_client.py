@@ -154,6 +154,35 @@ def scenario_trailers(port):
     print(c.statuses[s], c.bodies[s].decode())
 
 
+def size_updates(block):
+    """The sizes of the table at the beginning of a header block (RFC 7541, 6.3)."""
+    sizes, at = [], 0
+    while at < len(block) and block[at] & 0xE0 == 0x20:
+        size, at, shift = block[at] & 0x1F, at + 1, 0
+        while shift or size == 31:
+            size, shift, at = size + ((block[at] & 0x7F) << shift), shift + 7, at + 1
+            if block[at - 1] < 0x80:
+                break
+        sizes.append(size)
+    return sizes
+
+
+def scenario_table_sizes(port):
+    """SETTINGS_HEADER_TABLE_SIZE changes between two header blocks, in one frame or several: RFC 7541, 4.2."""
+    for frames in [[[0], [4096]], [[0, 4096]], [[64], [4096]], [[0], [100]], [[0], [8192]], [[100], [0], [4096]], [[100]], [[8192]]]:
+        c = Client(port)
+        for _ in range(2):
+            before = c.request()
+            c.until(lambda: before in c.ended)
+        c.send(b"".join(frame(SETTINGS, 0, 0, b"".join(struct.pack("!HI", 1, size) for size in sizes)) for sizes in frames))
+        # This evicts.
+        c.decoder.header_table_size = min(min(sizes) for sizes in frames + [[4096]])
+        stream = c.request()
+        c.until(lambda: stream in c.ended)
+        block = [payload for kind, _, number, payload in c.frames if kind == HEADERS and number == stream][0]
+        print(",".join(map(str, size_updates(block))), c.statuses[stream])
+
+
 def scenario_late_trailers(port):
     """Uploads that the server ends early, 50 at once, 400 in all. Trailers that arrive afterwards are not an error, and
     not a reset by the client; more fields after them are an error."""
@@ -544,8 +573,9 @@ def literal(name, value="v", kind=0x00, huffman=False):
     return bytes([kind]) + text(name, huffman) + text(value, huffman)
 
 
-def outcome(port, fields=GET, more=b"", data=None, end=None, trailers=None, final=True):
-    """Send one request of fields, more bytes of the header block, data and trailers. Return its status or its error."""
+def outcome(port, fields=GET, more=b"", data=None, end=None, trailers=None, final=True, added=None):
+    """Send one request of fields, more bytes of the header block, data and trailers. Return its status or its error.
+    The bytes may have added a field to the server's table."""
     c = Client(port)
     whole = data is None and trailers is None
     c.send(frame(HEADERS, 4 | (1 if (whole if end is None else end) else 0), 1, c.head(fields=fields) + more))
@@ -553,6 +583,8 @@ def outcome(port, fields=GET, more=b"", data=None, end=None, trailers=None, fina
         c.send(frame(DATA, 1 if trailers is None else 0, 1, data))
     if trailers is not None:
         c.send(frame(HEADERS, 4 | (1 if final else 0), 1, trailers))
+    if added is not None:
+        c.encoder.header_table.add(*added)
     c.until(lambda: 1 in c.resets or 1 in c.ended or c.goaway)
     if c.goaway:
         return "connection:" + c.goaway
@@ -595,8 +627,8 @@ def scenario_malformed(port):
         ("upper_case_known_coded", dict(more=literal("aCCept", huffman=True))),
         ("upper_case_never_indexed", dict(more=literal("Authorization", kind=0x10))),
         ("upper_case_between", dict(more=literal("x-a", huffman=True) + literal("x-B", huffman=True) + literal("x-c"))),
-        ("upper_case_into_the_table", dict(more=literal("Accept", kind=0x40))),
-        ("upper_case_coded_into_the_table", dict(more=literal("X-Own", kind=0x40, huffman=True))),
+        ("upper_case_into_the_table", dict(more=literal("Accept", kind=0x40), added=(b"Accept", b"v"))),
+        ("upper_case_coded_into_the_table", dict(more=literal("X-Own", kind=0x40, huffman=True), added=(b"X-Own", b"v"))),
         ("upper_case_pseudo", dict(fields=GET[1:], more=literal(":Method", "GET"))),
         ("upper_case_trailer", dict(fields=POST, data=b"four", trailers=literal("X-Sum"))),
         ("fields_none", dict(fields=[])),

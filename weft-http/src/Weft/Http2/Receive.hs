@@ -277,18 +277,15 @@ addPiece r (Block first pieces size count since) header piece = do
   if hasFlag flagEndHeaders header
     then do
       writeIORef (receiverBlock r) Nothing
-      decoded <- decodeFields (receiverDecoder r) (B.concat (reverse (piece : pieces)))
-      case decoded of
-        Left why -> leave CompressionError why
-        Right (Decoded _ True) -> leave ProtocolError "an upper-case field name for the table"
-        Right (Decoded fields False) -> fieldsCame r first fields
+      decoded <- decodeFields (receiverDecoder r) (limitHeaderList (limitsOf r)) (B.concat (reverse (piece : pieces)))
+      either (leave CompressionError) (fieldsCame r first) decoded
     else writeIORef (receiverBlock r) (Just (Block first (B.copy piece : pieces) size' (count + 1) since))
   where
     size' = size + B.length piece
 
 -- | A complete header block: a request, trailers, or the header block of a stream that has ended.
-fieldsCame :: Receiver -> FrameHeader -> [(ByteString, ByteString)] -> IO ()
-fieldsCame r header fields = do
+fieldsCame :: Receiver -> FrameHeader -> Decoded -> IO ()
+fieldsCame r header (Decoded fields size) = do
   before <- atomically (pastOf h stream)
   known <- IntMap.lookup stream <$> readTVarIO (http2Streams h)
   case known of
@@ -312,7 +309,7 @@ fieldsCame r header fields = do
         _
           | state == BodyComplete -> streamError r stream StreamClosed "headers after the end"
           | not final -> streamError r stream ProtocolError "headers in the middle of a body"
-          | tooMany (length fields) -> streamError r stream EnhanceYourCalm "too many trailers"
+          | tooMany (length fields) || size > limitHeaderList (limitsOf r) -> streamError r stream EnhanceYourCalm "too many trailers"
         Left why -> streamError r stream ProtocolError why
         Right () -> do
           received <- readIORef (streamReceived s)
@@ -338,7 +335,7 @@ fieldsCame r header fields = do
       case readHead fields of
         _
           | open >= limitStreams (limitsOf r) -> unlessDraining (pure ()) tooManyStreams
-          | listSize fields > limitHeaderList (limitsOf r) -> unlessDraining (pure ()) tooLarge
+          | size > limitHeaderList (limitsOf r) -> unlessDraining (pure ()) tooLarge
         Left why -> unlessDraining (pure ()) (streamError r stream ProtocolError why)
         Right found
           | tooMany (length (headFields found)) -> unlessDraining (pure ()) tooLarge
@@ -413,7 +410,8 @@ settingsFrame r header payload
     forM_ (lastOf 5) (writeIORef (http2FrameSize h) . min 16384)
     forM_ (lastOf 4) initialWindow
     writeFrames h $ \encoder -> do
-      forM_ (lastOf 1) (\value -> limitEncoder (min 4096 value) encoder)
+      -- Each value, in their order: the table is emptied also by one that does not last (RFC 7541, 4.2).
+      forM_ [value | (1, value) <- parameters] (\value -> limitEncoder (fromIntegral value) encoder)
       pure [frame typeSettings flagAck 0 B.empty]
   where
     h = receiverConnection r

@@ -132,6 +132,7 @@ scenarios =
     "clients in Python"
     [ says "good" "200 hello 404 200 onetwo",
       says "trailers" "200 4",
+      says "table_sizes" "0,4096 200 0,4096 200 64,4096 200 0,100 200 0,4096 200 0,4096 200 100 200 200",
       says "upload_to_exception" "500 True True - 500 True False NO_ERROR",
       says "late_trailers" "- INTERNAL_ERROR 200 STREAM_CLOSED",
       bounded "rapid_reset" 60000 60 "ENHANCE_YOUR_CALM closed cut",
@@ -252,7 +253,7 @@ malformed =
     ("200", "length_right length_twice_the_same lower_case_coded"),
     (wrong, "upper_case upper_case_coded upper_case_known upper_case_known_coded upper_case_never_indexed upper_case_between"),
     -- The field goes into the dynamic table, so later requests could refer to it.
-    ("connection:PROTOCOL_ERROR", "upper_case_into_the_table upper_case_coded_into_the_table"),
+    (wrong, "upper_case_into_the_table upper_case_coded_into_the_table"),
     (wrong, "upper_case_pseudo upper_case_trailer fields_none name_empty name_with_blank name_with_colon name_not_ascii name_with_zero"),
     (wrong, "value_with_zero value_with_line_feed value_with_carriage_return value_after_blank value_before_tab"),
     (wrong, "pseudo_behind_field pseudo_unknown pseudo_of_response two_methods two_schemes two_paths two_authorities"),
