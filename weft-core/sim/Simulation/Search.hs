@@ -24,7 +24,6 @@ import Data.Bits
 import "base" Data.IORef
 import qualified Data.IntMap.Strict as IntMap
 import qualified Data.IntSet as IntSet
-import Data.List (foldl')
 import Data.Maybe (fromMaybe, isJust, isNothing)
 import Data.Word (Word64)
 import Simulation.Run
@@ -108,12 +107,16 @@ search bound reduce make = do
         then go [] (n + 1)
         else case outcomeFault outcome of
           Just why -> pure (Broken (map fst (outcomeChoices outcome)) why (n + 1))
-          _ -> maybe (pure (AllHold (n + 1))) (`go` (n + 1)) (backtrack path)
-    -- Newest node first.
-    backtrack [] = Nothing
-    backtrack (node : earlier) = case alternative (spent earlier) node of
+          _ -> maybe (pure (AllHold (n + 1))) (`go` (n + 1)) (backtrack (sum (map nodeCost path)) path)
+    -- Newest node first; the number is the departures of all of them.
+    backtrack :: Int -> [Node] -> Maybe [Node]
+    backtrack _ [] = Nothing
+    backtrack cost (node : earlier) = case alternative before node of
       Just node' -> Just (reverse (node' : earlier))
-      Nothing -> backtrack earlier
+      Nothing -> backtrack before earlier
+      where
+        !before = cost - nodeCost node
+    nodeCost = costOf . nodeMove
     alternative cost (Node move done sleeping) = case move of
       Answered k c | c + 1 < k && cost + 1 <= bound -> Just (Node (Answered k (c + 1)) done sleeping)
       Answered _ _ -> Nothing
@@ -124,7 +127,6 @@ search bound reduce make = do
          in case [t | t <- fresh, cost + dear t <= bound] of
               t : _ -> Just (Node (Ran before able t) done' sleeping)
               [] -> Nothing
-    spent = foldl' (\k node -> k + costOf (nodeMove node)) 0
 
 costOf :: Move -> Int
 costOf (Answered _ c) = fromEnum (c > 0)
