@@ -163,32 +163,37 @@ readmeCharts results =
           first <- take 1 (mapMaybe (\r -> medians r bench params metric) results)
       ]
 
--- | The text between the markers. The path of the charts' folder is relative to the document.
+-- | The text between the markers: the rows, and in a summary what a reader needs who sees them alone; else also how the
+-- subjects were set up, and the charts. The path of the charts' folder is relative to the document.
 figuresSection :: Extent -> Text -> [Saved] -> Text
 figuresSection extent folder results =
   T.unlines . concatMap wrapped . concat $
     [ ["Made by `weft bench readme` from `doc/figures/*.json`: medians of the rounds, \177 half of their range; read the ratios, and measure your own.", ""],
-      ["Measured on " <> text <> "." | text <- nub (map machineText results)],
+      ["Measured on " <> text <> "." | text <- nub (map machineText (if whole then results else shownResults))],
       ["", "| what | Weft | GHC's manager | others | command |", "|---|---|---|---|---|"],
       mapMaybe (tableLine results) wanted,
-      [""],
-      [ "Haskell subjects run with `" <> options <> "`, -N with the number of capabilities: " <> T.intercalate ", " benches <> "."
-        | (options, benches) <- optionsOf
-      ],
-      ["" | not (null optionsOf)],
-      ["Settings: " <> T.intercalate "; " [subject <> " (" <> T.intercalate ", " benches <> "): " <> text | ((subject, text), benches) <- settings] <> "." | not (null settings)],
-      ["" | not (null settings)],
-      ["No result is kept of: " <> T.intercalate ", " absent <> "." | not (null absent)],
-      ["" | not (null absent)],
-      missingLines results,
-      missedLines extent results,
-      concat [["", "![" <> title <> "](" <> folder <> "/" <> T.pack file <> ")"] | (file, Row title _ _ _) <- charts, file `elem` map fst (readmeCharts results)]
+      [""]
     ]
+      <> [details | whole]
+      <> [["No result is kept of: " <> T.intercalate ", " absent <> "." | not (null absent)], ["" | not (null absent)]]
+      <> [missingLines results | whole]
+      <> [missedLines extent results]
+      <> [concat [["", "![" <> title <> "](" <> folder <> "/" <> T.pack file <> ")"] | (file, Row title _ _ _) <- charts, file `elem` map fst (readmeCharts results)] | whole]
   where
+    whole = extent == AllRows
+    details =
+      concat
+        [ [ "Haskell subjects run with `" <> options <> "`, -N with the number of capabilities: " <> T.intercalate ", " benches <> "."
+            | (options, benches) <- optionsOf
+          ],
+          ["" | not (null optionsOf)],
+          ["Settings: " <> T.intercalate "; " [subject <> " (" <> T.intercalate ", " benches <> "): " <> text | ((subject, text), benches) <- settings] <> "." | not (null settings)],
+          ["" | not (null settings)]
+        ]
     shownResults = [r | r <- results, savedBench r `elem` [bench | Row _ bench _ _ <- wanted]]
     optionsOf = [(options, [savedBench r | r <- shownResults, rtsText r == Just options]) | options <- nub (mapMaybe rtsText shownResults)]
     settings = [(s, [savedBench r | r <- shownResults, s `elem` savedSubjects r]) | s <- nub (concatMap savedSubjects shownResults)]
-    wanted = [r | r@(Row what _ _ _) <- rows, extent == AllRows || what `elem` summaryRows]
+    wanted = [r | r@(Row what _ _ _) <- rows, whole || what `elem` summaryRows]
     absent = nub [bench | Row _ bench _ _ <- wanted, bench `notElem` map savedBench results]
 
 -- | The same figures with other compilers: a table of the programs that a compiler builds, with columns for each of them,
