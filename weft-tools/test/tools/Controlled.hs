@@ -19,8 +19,8 @@ import Numeric (showHex, showOct)
 import Program
 import System.Directory (listDirectory)
 import System.Exit (ExitCode (..))
-import System.IO (hGetContents, hGetLine)
-import System.Process (getPid, proc, readProcessWithExitCode, waitForProcess)
+import System.IO (IOMode (AppendMode), hGetContents, hGetLine, withFile)
+import System.Process (CreateProcess (std_err, std_out), StdStream (UseHandle), getPid, proc, readProcessWithExitCode, waitForProcess, withCreateProcess)
 import System.Timeout (timeout)
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
@@ -30,7 +30,7 @@ import Weft.Test.OpenVSwitch
 import Weft.Test.Skip (needProgram, testCase)
 
 tests :: FilePath -> TestTree
-tests program = testGroup "controller" (log' program : unwritableLog program : unreadLog program : manyReaders program : noEtcd program : unauthorised program : slow program : rejected program : boundCertificates program : badCertificates program : map (killed program) ["OpenFlow10", "OpenFlow13"])
+tests program = testGroup "controller" (log' program : unwritableLog program : unreadLog program : manyReaders program : noEtcd program : unauthorised program : slow program : secureEtcd program : rejected program : boundCertificates program : badCertificates program : map (killed program) ["OpenFlow10", "OpenFlow13"])
 
 -- | Each of 300 connections of the same switch is three events.
 log' :: FilePath -> TestTree
@@ -135,6 +135,42 @@ slow program = testCase "the time in which etcd has to answer is logged" . withE
     contains line (url <> ": etcd did not answer a request within 1.25 s")
   where
     untilClosed s = recv s 65536 >>= \bytes -> unless (B.null bytes) (untilClosed s)
+
+-- | etcd's certificate is its own authority. The file with the password has a wrong one at first.
+secureEtcd :: FilePath -> TestTree
+secureEtcd program = testCase "etcd with TLS and a user; the password is read again" $ do
+  mapM_ needProgram ["etcd", "openssl", "curl"]
+  withFolder $ \folder -> do
+    let file name = folder <> "/" <> name
+        run name arguments = do
+          (code, out, why) <- readProcessWithExitCode "timeout" ("60" : name : arguments) ""
+          assertEqual (unwords (name : arguments) <> out <> why) ExitSuccess code
+    run "openssl" ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/O=etcd", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", file "etcd.key", "-out", file "etcd.pem"]
+    writeFile (file "password") "wrong\n"
+    [client, peer] <- forM [(), ()] (const (withEtcd (const (pure ())) pure))
+    let url = "https" <> drop 4 client
+        asked rpc body' = run "curl" ["-sS", "--fail-with-body", "--max-time", "50", "--cacert", file "etcd.pem", "-d", body', url <> rpc]
+        etcd = proc "etcd" ["--data-dir", file "data", "--listen-client-urls", url, "--advertise-client-urls", url, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default=" <> peer, "--cert-file", file "etcd.pem", "--key-file", file "etcd.key", "--bcrypt-cost", "4"]
+    withFile (file "log") AppendMode $ \to -> withCreateProcess etcd {std_out = UseHandle to, std_err = UseHandle to} $ \_ _ _ _ -> do
+      run "curl" ["-sS", "--fail", "--retry", "100", "--retry-delay", "1", "--retry-connrefused", "--max-time", "50", "--cacert", file "etcd.pem", url <> "/health"]
+      asked "/v3/auth/user/add" "{\"name\":\"root\",\"password\":\"right\"}"
+      asked "/v3/auth/role/add" "{\"name\":\"root\"}"
+      asked "/v3/auth/user/grant" "{\"user\":\"root\",\"role\":\"root\"}"
+      asked "/v3/auth/enable" "{}"
+      -- etcd has 1.25 seconds, which may be too short for a busy machine.
+      let untilAnswered :: Int -> Assertion
+          untilAnswered tries = do
+            inTime <- weft program [] ["controller", "--listen", "127.0.0.1:0", "--etcd", url, "--etcd-ca", file "etcd.pem", "--etcd-user", "root", "--etcd-password-file", file "password"] $ \p -> do
+              line <- hGetLine (errors p)
+              if "did not answer a request" `isInfixOf` line
+                then pure False
+                else do
+                  contains line (url <> ": the log-in of user \"root\" failed: etcd answered 400 Bad Request: ")
+                  writeFile (file "password") "right\r\n"
+                  again <- hGetLine (errors p)
+                  True <$ (again @?= "weft: etcd answers")
+            unless inTime (if tries > 0 then untilAnswered (tries - 1) else assertFailure "etcd did not answer in time")
+      untilAnswered 20
 
 -- | Run an action with the URL of a server that handles one connection at a time.
 withEtcd :: (Socket -> IO ()) -> (String -> IO a) -> IO a

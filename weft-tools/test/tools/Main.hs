@@ -163,7 +163,14 @@ refusing program folder =
       testGroup
         "weft controller"
         [ says "etcd without a scheme" 2 "expected URLs such as http://127.0.0.1:2379" ["controller", "--etcd", "127.0.0.1:2379"],
-          says "etcd over TLS" 2 "not supported" ["controller", "--etcd", "http://127.0.0.1:2379,https://127.0.0.1:2379"],
+          says "an authority for etcd without TLS" 2 "--etcd-ca goes with an https URL" ["controller", "--etcd", "http://127.0.0.1:2379", "--etcd-ca", "/nonexistent"],
+          says "an authority for etcd that is not there" 2 "/nonexistent: " ["controller", "--etcd", "https://127.0.0.1:2379", "--etcd-ca", "/nonexistent"],
+          says "a certificate for etcd that is not there" 2 "/nonexistent: " ["controller", "--etcd", "https://127.0.0.1:2379", "--etcd-certificate", "/nonexistent", "--etcd-key", "/nonexistent"],
+          says "a certificate for etcd without a key" 2 "--etcd-key" ["controller", "--etcd", "https://127.0.0.1:2379", "--etcd-certificate", "/nonexistent"],
+          says "a user of etcd without a password" 2 "--etcd-password-file" ["controller", "--etcd", "http://127.0.0.1:2379", "--etcd-user", "weft"],
+          says "a password for etcd that is not there" 2 "/nonexistent: " ["controller", "--etcd", "http://127.0.0.1:2379", "--etcd-user", "weft", "--etcd-password-file", "/nonexistent"],
+          says "a password for etcd that is empty" 2 "/dev/null: its first line" ["controller", "--etcd", "http://127.0.0.1:2379", "--etcd-user", "weft", "--etcd-password-file", "/dev/null"],
+          says "a user of etcd without etcd" 2 "--etcd URL" ["controller", "--etcd-user", "weft", "--etcd-password-file", "/dev/null"],
           says "etcd below a path" 2 "without a path" ["controller", "--etcd", "http://127.0.0.1:2379/v3"],
           testCase "a password for etcd is refused, and not repeated" $ do
             (code, out) <- outcome program [] ["controller", "--etcd", "http://user:SECRET@127.0.0.1:2379"]

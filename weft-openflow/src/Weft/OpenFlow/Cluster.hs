@@ -34,6 +34,7 @@
 module Weft.OpenFlow.Cluster
   ( ClusterSettings (..),
     defaultClusterSettings,
+    EtcdUser (..),
     withCluster,
     Cluster,
     clusterSettings,
@@ -60,6 +61,7 @@ import Data.Word (Word32, Word64)
 import Weft.Duration
 import Weft.OpenFlow.App (Millis)
 import Weft.OpenFlow.Cluster.Etcd
+import Weft.OpenFlow.Cluster.Settings
 import Weft.OpenFlow.Controller
 import Weft.OpenFlow.Controller.Discovery (spawn, topologyStep)
 import Weft.OpenFlow.Controller.Types (controllerLldpKey, currentMillis, report)
@@ -68,29 +70,6 @@ import Weft.OpenFlow.Message (Role (..))
 import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
 import Weft.Timer (sleep, within)
-
--- | Settings; start from 'defaultClusterSettings'.
-data ClusterSettings = ClusterSettings
-  { -- | Endpoints of etcd, such as @http:\/\/127.0.0.1:2379@.
-    clusterEndpoints :: [String],
-    -- | A name that is unique among the controllers.
-    clusterName :: String,
-    -- | The duration of a lease in seconds. Other controllers take over within twice that time.
-    clusterLease :: Int,
-    -- | The prefix of all keys.
-    clusterPrefix :: String,
-    -- | Called with a reason when etcd stops responding, and with 'Nothing' when it responds again. It runs in one of
-    -- the controller's threads and must not block.
-    clusterOnReach :: Maybe String -> IO (),
-    -- | Called with a reason when another lease has this controller's name, again if it still has it after three leases,
-    -- and with 'Nothing' when this controller has got its name after that. Until then it is master of no switch. It runs
-    -- in one of the controller's threads and must not block.
-    clusterOnName :: Maybe String -> IO ()
-  }
-
--- | Leases of 5 seconds, keys below @weft\/openflow\/@, and no callbacks.
-defaultClusterSettings :: String -> [String] -> ClusterSettings
-defaultClusterSettings name endpoints = ClusterSettings endpoints name 5 "weft/openflow/" (const (pure ())) (const (pure ()))
 
 -- | This controller's membership of a cluster.
 data Cluster = Cluster
@@ -132,7 +111,7 @@ data Cluster = Cluster
 -- an exception the lease expires.
 withCluster :: ClusterSettings -> (Cluster -> (Controller -> IO b -> IO b) -> IO a) -> IO a
 withCluster options act = do
-  etcd <- newEtcd (interval options) (clusterEndpoints options)
+  etcd <- newEtcd (interval options) options
   cluster <- Cluster options etcd <$> newIORef Nothing <*> newIORef minBound <*> newIORef [] <*> newIORef 0 <*> newIORef Set.empty <*> newIORef Map.empty <*> newMVar () <*> newIORef True <*> newIORef Map.empty <*> newIORef False <*> newIORef Nothing <*> newIORef Set.empty <*> newIORef 0
   result <- act cluster $ \c inner ->
     bracket (mapM (uncurry (spawn c)) (threads cluster c)) (mapM_ killThread) (const inner)

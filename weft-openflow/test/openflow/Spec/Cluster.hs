@@ -11,7 +11,6 @@ module Spec.Cluster
     startMember,
     startMemberWith,
     startMemberUntil,
-    withEtcd,
     eventually',
   )
 where
@@ -20,17 +19,14 @@ import Control.Concurrent (threadDelay)
 import Control.Concurrent.Async
 import Control.Concurrent.MVar
 import Control.Exception (IOException, bracket, handle)
-import Control.Monad (filterM, forM, forM_, replicateM, replicateM_, unless, void, when, (>=>))
+import Control.Monad (filterM, forM, forM_, replicateM, replicateM_, unless, void, when)
 import qualified Data.ByteString.Char8 as B
 import Data.IORef
 import qualified Data.Map.Strict as Map
 import Data.Maybe (fromMaybe)
 import Data.Word (Word8)
+import EtcdServer
 import Peer
-import System.Directory (doesDirectoryExist, removePathForcibly)
-import System.FilePath ((</>))
-import System.IO (IOMode (AppendMode), openFile)
-import System.Process
 import Test.QuickCheck (generate, shuffle)
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
@@ -55,37 +51,6 @@ tests = localOption (mkTimeout 600000000) $ testGroup "several controllers" [fai
 -- | The length of a lease in seconds. A controller has four rounds in this time.
 lease :: Int
 lease = 2
-
--- | Run an etcd on free ports, in a directory of its own. The directory is in memory if possible, since etcd waits for
--- the disk at each change.
-withEtcd :: (String -> IO a) -> IO a
-withEtcd act = withStoppableEtcd (\url _ _ -> act url)
-
--- | 'withEtcd', with actions that stop it and start it again with its data.
-withStoppableEtcd :: (String -> IO () -> IO () -> IO a) -> IO a
-withStoppableEtcd act = bracket directory removePathForcibly $ \dir -> do
-  client <- freePort
-  peer <- freePort
-  let url n = "http://127.0.0.1:" <> show n
-      arguments =
-        ["--data-dir", dir </> "data", "--listen-client-urls", url client, "--advertise-client-urls", url client]
-          ++ ["--listen-peer-urls", url peer, "--initial-advertise-peer-urls", url peer, "--initial-cluster", "default=" <> url peer]
-      end p = terminateProcess p >> void (waitForProcess p)
-  bracket (start dir arguments >>= newIORef) (readIORef >=> end) $ \running ->
-    act (url client) (readIORef running >>= end) (start dir arguments >>= writeIORef running)
-  where
-    directory = do
-      memory <- doesDirectoryExist "/dev/shm"
-      takeWhile (/= '\n') <$> readProcess "mktemp" ["-d", (if memory then "/dev/shm" else "/tmp") </> "etcd.XXXXXX"] ""
-    start dir arguments = do
-      out <- openFile (dir </> "log") AppendMode
-      (_, _, _, p) <- createProcess (proc "etcd" arguments) {std_in = NoStream, std_out = UseHandle out, std_err = UseHandle out}
-      pure p
-
-freePort :: IO Int
-freePort = bracket (socket AF_INET Stream defaultProtocol) Socket.close $ \s -> do
-  bind s (SockAddrInet 0 (tupleToHostAddress (127, 0, 0, 1)))
-  fromIntegral <$> socketPort s
 
 -- | A controller that runs until it is killed. etcd is not informed of its end.
 data Member = Member {memberCluster :: Cluster, memberController :: Controller, memberAddress :: SockAddr, memberThread :: Async ()}

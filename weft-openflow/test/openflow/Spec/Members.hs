@@ -18,6 +18,7 @@ import Data.Maybe (fromMaybe, isJust)
 import Data.String (fromString)
 import qualified Data.Text.Encoding as T
 import Data.Word (Word8)
+import EtcdServer
 import qualified Network.HTTP.Client as Client
 import Peer
 import Spec.Cluster hiding (tests)

@@ -12,7 +12,7 @@ import Control.Concurrent.Async (race_)
 import Control.Concurrent.MVar
 import Control.Exception (Exception (..), catch, handle, throwIO)
 import Control.Monad (forM, forM_, void, when, (>=>))
-import Data.List (isPrefixOf, stripPrefix)
+import Data.List (isPrefixOf)
 import Data.Maybe (fromMaybe, isJust, isNothing)
 import Data.String (fromString)
 import qualified Data.Text as T
@@ -37,6 +37,7 @@ import Weft.OpenFlow.Topology (TopologySettings (..), defaultTopologySettings)
 import Weft.Socket (ServerSettings (..), defaultServerSettings, serverAddress, waitServer)
 import Weft.Tls
 import Weft.Tools.Controller.Certificates
+import Weft.Tools.Controller.Etcd
 import Weft.Tools.Controller.Log
 import Weft.Tools.Serve.Listeners (cannotListenOn)
 import Weft.Tools.Serve.Messages (logError, logInfo)
@@ -55,7 +56,7 @@ data Arguments = Arguments
     argumentHostLife :: Int,
     argumentNoTopology :: Bool,
     argumentEcho :: Double,
-    argumentEtcd :: Maybe [String],
+    argumentEtcd :: Maybe EtcdOptions,
     argumentName :: Maybe String,
     argumentTls :: Maybe (FilePath, FilePath, Maybe (FilePath, Maybe FilePath)),
     argumentQuiet :: Bool
@@ -83,20 +84,11 @@ arguments =
     <*> option (eitherReader (number 0 1000000)) (long "host-timeout" <> metavar "SECONDS" <> value 300 <> help "Time after which a host is forgotten if it has sent nothing to the controller and does not answer ARP; 0 means never (300)")
     <*> switch (long "no-topology" <> help "Do not discover links: switches flood on all ports, so the network must have no loops")
     <*> option (eitherReader milli) (long "echo" <> metavar "SECONDS" <> value 10 <> help "Time of silence after which a switch is sent an echo request; after the same time without an answer it is disconnected (10)")
-    <*> optional (option (eitherReader urls) (long "etcd" <> metavar "URL,..." <> help "Share the network with other controllers through this etcd (http://HOST:PORT, without user name, password and path); each switch has one controller as master, and gets another one if that fails"))
+    <*> optional etcdOptions
     <*> optional (option (eitherReader memberName) (long "name" <> metavar "NAME" <> help "With --etcd: the name of this controller (the host's name and the process number)"))
     <*> optional tls
     <*> switch (long "quiet" <> help "Do not report switches that connect and disconnect")
   where
-    urls s
-      -- A password must not be repeated.
-      | '@' `elem` s = Left "expected URLs without user name and password: the controller does not log in to etcd"
-      | otherwise = case mapM endpoint (words (map (\x -> if x == ',' then ' ' else x) s)) of
-        Just us@(_ : _) -> Right us
-        _ -> Left ("expected URLs such as http://127.0.0.1:2379, without a path (etcd over TLS is not supported), not " <> show s)
-    endpoint u = case break (`elem` "/?#") <$> stripPrefix "http://" u of
-      Just (host@(c : _), path) | c /= ':', path `elem` ["", "/"] -> Just ("http://" <> host)
-      _ -> Nothing
     memberName s
       | null s || '/' `elem` s = Left ("expected a name without '/', not " <> show s)
       | otherwise = Right s
@@ -136,9 +128,13 @@ controller given = handle cannot . withLog $ \log' -> do
         around c (withHttp given complain access c (race_ (takeMVar done) (waitServer s >> ioError (userError "the listening socket was closed"))))
   case argumentEtcd given of
     Nothing -> serving id (const id)
-    Just endpoints -> do
+    Just options -> do
       name <- maybe ownName pure (argumentName given)
-      withCluster (defaultClusterSettings name endpoints) {clusterOnReach = maybe (say "etcd answers") (\why -> complain ("without etcd this controller masters no switch: " <> why)), clusterOnName = maybe (say ("this controller has its name now, " <> name)) complain} $ \cluster around -> serving (clusterSettings cluster) around
+      (cluster, warnings) <- clusterSettingsFor name options >>= either wrongUsage pure
+      mapM_ complain warnings
+      let onReach = maybe (say "etcd answers") (\why -> complain ("without etcd this controller masters no switch: " <> why))
+          onName = maybe (say ("this controller has its name now, " <> name)) complain
+      withCluster cluster {clusterOnReach = onReach, clusterOnName = onName} (serving . clusterSettings)
   where
     app = perSwitch (learningSwitchWith defaultLearningSettings {learningIdleTimeout = fromIntegral (argumentIdle given), learningAge = if hostLife > 0 then min (learningAge defaultLearningSettings) (hostLife `div` 2) else learningAge defaultLearningSettings})
     tlsSettings (certificate, key, authorities) =
