@@ -22,6 +22,7 @@ module Weft.Http.Parser.Bytes
     fieldEnds,
     lineFeedFrom,
     trimBlanks,
+    valueBetween,
 
     -- * Classes of bytes
     inClass,
@@ -172,6 +173,13 @@ lineFeedFrom bytes from = maybe (-1) (+ from) (B.elemIndex 10 (B.unsafeDrop from
 -- | A string without the blanks at both ends (OWS; RFC 9110, 5.6.3).
 trimBlanks :: ByteString -> ByteString
 trimBlanks = B.dropWhileEnd isBlank . B.dropWhile isBlank
+
+-- | A value without the blanks around it, usually a single space before it.
+valueBetween :: ByteString -> Int -> Int -> ByteString
+valueBetween bytes from to
+  | from + 1 < to && byteAt bytes from == 32 && not (isBlank (byteAt bytes (from + 1))) && not (isBlank (byteAt bytes (to - 1))) = slice bytes (from + 1) to
+  | otherwise = trimBlanks (slice bytes from (max from to))
+{-# INLINE valueBetween #-}
 
 -- | Is it a byte of a token (RFC 9110, 5.6.2)?
 isToken :: Word8 -> Bool

@@ -9,6 +9,7 @@ module Weft.Http.Parser.Chunked
   ( Decoder,
     newDecoder,
     decode,
+    decodeData,
     Step (..),
   )
 where
@@ -79,9 +80,16 @@ data Step
   | Invalid !Refusal
   deriving (Eq, Show)
 
--- | Decode the next bytes of the body.
+-- | Decode the next bytes of the body; trailer fields are dropped.
 decode :: Limits -> Decoder -> ByteString -> Step
-decode limits from bytes = go from 0
+decode = decodeWith False
+
+-- | Decode the next bytes of the body up to the trailer section: it is at the beginning of the rest that 'End' has.
+decodeData :: Limits -> Decoder -> ByteString -> Step
+decodeData = decodeWith True
+
+decodeWith :: Bool -> Limits -> Decoder -> ByteString -> Step
+decodeWith stops limits from bytes = go from 0
   where
     end = B.length bytes
     go place !i
@@ -94,7 +102,7 @@ decode limits from bytes = go from 0
           | otherwise -> maybe (Invalid BadRequest) (`go` (i + 1)) (extension credit n len at (byteAt bytes i))
         SizeEnd credit n
           | byteAt bytes i /= 10 -> Invalid BadRequest
-          | n == 0 -> go (Trailer 0 0 LineStart) (i + 1)
+          | n == 0 -> if stops then End (B.unsafeDrop (i + 1) bytes) else go (Trailer 0 0 LineStart) (i + 1)
           | otherwise -> go (Chunk (credit + n `unsafeShiftR` 2) n) (i + 1)
         Chunk credit left
           | left > end - i -> Bytes (B.unsafeDrop i bytes) B.empty (Chunk credit (left - (end - i)))
@@ -153,6 +161,7 @@ decode limits from bytes = go from 0
         ended 13 = Just (SizeEnd (credit - len) n)
         ended 59 = to BeforeName
         ended _ = Nothing
+{-# INLINE decodeWith #-}
 
 -- | Consume a byte of the trailer section. Fails if it exceeds a limit or is malformed.
 trailer :: Limits -> Int -> Int -> Line -> Word8 -> Either Refusal Decoder

@@ -29,6 +29,7 @@ module Weft.Http.Parser.Head
     flagKeepAlive,
     flagExpect,
     flagHead,
+    connectionFlags,
   )
 where
 
@@ -289,13 +290,6 @@ expectsContinue :: ByteString -> Bool
 expectsContinue value = not (null members) && all (== "100-continue") members
   where
     members = filter (/= "") (map (CI.mk . trimBlanks) (C.split ',' value))
-
--- | A value without the blanks around it, usually a single space before it.
-valueBetween :: ByteString -> Int -> Int -> ByteString
-valueBetween bytes from to
-  | from + 1 < to && byteAt bytes from == 32 && not (isBlank (byteAt bytes (from + 1))) && not (isBlank (byteAt bytes (to - 1))) = slice bytes (from + 1) to
-  | otherwise = trimBlanks (slice bytes from (max from to))
-{-# INLINE valueBetween #-}
 
 -- | Combine what the fields say after the empty line was read.
 finish ::

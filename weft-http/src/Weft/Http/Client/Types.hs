@@ -1,0 +1,198 @@
+-- |
+-- The types of "Weft.Http.Client": requests, responses, settings and errors.
+module Weft.Http.Client.Types
+  ( -- * Requests
+    Request (..),
+    RequestBody (..),
+
+    -- * Responses
+    Response (..),
+
+    -- * Settings
+    ClientSettings (..),
+    defaultClientSettings,
+    clientLimits,
+
+    -- * Errors
+    ClientError (..),
+    Phase (..),
+    Cause (..),
+  )
+where
+
+import Control.Exception (Exception, IOException)
+import Data.ByteString (ByteString)
+import Network.HTTP.Types (Header, Method, Status)
+import Weft.Dial (DialError, DialOptions, defaultDialOptions)
+import Weft.Duration
+import Weft.Http.Client.Url
+import Weft.Http.Limits
+import Weft.Http.Parser.Response (Violation (..))
+import Weft.Tls (TlsClientSettings (..), defaultTlsClientSettings)
+import Weft.Transport (Connection, Instant)
+
+-- | A request. @Host@ is added if the fields do not have it; the framing is the client's: @Content-Length@ and
+-- @Transfer-Encoding@ among the fields are an error ('InvalidRequest'), as are CR, LF and other bytes that would end a
+-- field. With the field @Expect: 100-continue@ the body is sent when the server asks for it, or after
+-- 'clientContinueTime', or not at all if an answer comes before.
+data Request = Request
+  { -- | Any but @CONNECT@.
+    requestMethod :: !Method,
+    requestUrl :: !Url,
+    requestFields :: ![Header],
+    requestBody :: !RequestBody
+  }
+
+-- | The body of a request.
+data RequestBody
+  = EmptyBody
+  | -- | Bytes, which can be sent again.
+    BytesBody !ByteString
+  | -- | Pieces, from an action that returns an empty string at the end. It is run once, by a thread of its own while the
+    -- response is awaited and read, and asked for a piece when the last one was sent. With a length, it has to give
+    -- exactly as many bytes; without, the body is chunked. An exception of the action ends the request, and is thrown.
+    StreamBody !(Maybe Int) !(IO ByteString)
+
+-- | A response. Its body can be read until the function that got the response returns.
+data Response = Response
+  { responseStatus :: !Status,
+    responseFields :: ![Header],
+    -- | The next piece of the body, without its framing; empty at the end, any number of times. Receives only if nothing
+    -- has been received before: a server is read from as fast as this is called. One thread at a time.
+    responsePiece :: IO ByteString,
+    -- | The trailer fields. Empty before the end of the body.
+    responseTrailers :: IO [Header]
+  }
+
+-- | Settings of a client. Begin with 'defaultClientSettings'. Each time is a limit on one phase of a request; the deadline
+-- that is given with the request holds for all of them together.
+data ClientSettings = ClientSettings
+  { -- | How to connect, before the deadline: 'Nothing' dials with 'clientDial', and TLS by 'clientTls' for @https@.
+    clientConnect :: !(Maybe (Instant -> Url -> IO Connection)),
+    clientDial :: !DialOptions,
+    -- | Trusted authorities, and a client certificate. The authorities are loaded once.
+    clientTls :: !TlsClientSettings,
+    -- | The most connections to one server (scheme, host and port) at a time. If all are in use, requests wait in the order
+    -- in which they came.
+    clientMostPerServer :: !Int,
+    -- | How long a connection is kept without a request.
+    clientIdleTime :: !Duration,
+    -- | The look-up of the name, the connection and the TLS handshake.
+    clientConnectTime :: !Duration,
+    -- | The time in which the server has to take the head of the request, and each piece of its body.
+    clientSendTime :: !Duration,
+    -- | From the last byte of the request to the end of the response's head. Interim responses do not extend it.
+    clientAnswerTime :: !Duration,
+    -- | The time to wait for each piece of the response's body.
+    clientReadTime :: !Duration,
+    -- | How long a body with @Expect: 100-continue@ is held back (RFC 9110, 10.1.1).
+    clientContinueTime :: !Duration,
+    -- | Bytes of a response's head, and of a trailer section.
+    clientHeadLimit :: !Int,
+    -- | Fields of a response's head, and of a trailer section.
+    clientFieldLimit :: !Int,
+    -- | Bytes of a body that 'Weft.Http.Client.request' returns.
+    clientBodyLimit :: !Int
+  }
+
+-- | Sixteen connections to a server, kept for 30 seconds; 10 seconds to connect, 30 seconds for each piece that is sent,
+-- 60 seconds for the head of the response and for each piece of its body; a body is held back for one second; heads of 64
+-- KiB with 200 fields; bodies of 16 MiB.
+defaultClientSettings :: ClientSettings
+defaultClientSettings =
+  ClientSettings
+    { clientConnect = Nothing,
+      clientDial = defaultDialOptions,
+      clientTls = defaultTlsClientSettings,
+      clientMostPerServer = 16,
+      clientIdleTime = seconds 30,
+      clientConnectTime = seconds 10,
+      clientSendTime = seconds 30,
+      clientAnswerTime = seconds 60,
+      clientReadTime = seconds 60,
+      clientContinueTime = seconds 1,
+      clientHeadLimit = 65536,
+      clientFieldLimit = 200,
+      clientBodyLimit = 16777216
+    }
+
+-- | The limits for the parsers.
+clientLimits :: ClientSettings -> Limits
+clientLimits settings = defaultLimits {limitHead = clientHeadLimit settings, limitFields = clientFieldLimit settings}
+
+-- | A request that failed: which one, in which phase, and why.
+data ClientError = ClientError
+  { -- | Method and URL.
+    errorRequest :: !String,
+    errorPhase :: !Phase,
+    errorCause :: !Cause
+  }
+
+-- | The phases of a request, in their order. (The body of a request may still be sent in the last two.)
+data Phase
+  = -- | For a connection, since 'clientMostPerServer' are in use.
+    Queueing
+  | Connecting
+  | Sending
+  | -- | From the end of the request to the end of the response's head.
+    Answering
+  | -- | Receiving the body of the response.
+    Receiving
+  deriving (Eq, Ord, Show, Enum, Bounded)
+
+-- | Why a request failed.
+data Cause
+  = -- | The time limit of the phase, or the deadline.
+    TimedOut
+  | NotConnected !DialError
+  | -- | An error of the connection, or of its TLS handshake.
+    ConnectionBroken !IOException
+  | -- | The connection ended, possibly by that error, before the first byte of a response. The server may have seen the
+    -- request.
+    NoAnswer !(Maybe IOException)
+  | -- | The connection ended within the response.
+    EndedEarly
+  | -- | What came is not a response that can be relied on.
+    NotHttp !Violation
+  | -- | The body has more bytes than this limit.
+    BodyTooLarge !Int
+  | -- | The request cannot be sent, and why; nothing was sent.
+    InvalidRequest !String
+  | -- | The action of 'StreamBody' gave more or fewer bytes than it was to give.
+    WrongLength
+  | -- | The client has ended.
+    ClientClosed
+  deriving (Show)
+
+instance Show ClientError where
+  showsPrec _ (ClientError what phase cause) = showString what . showString ": " . showString (during phase) . showString (because cause)
+    where
+      during p = case p of
+        Queueing -> "waiting for a connection: "
+        Connecting -> "connecting: "
+        Sending -> "sending the request: "
+        Answering -> "waiting for the response: "
+        Receiving -> "receiving the response: "
+      because c = case c of
+        TimedOut -> "timed out"
+        NotConnected e -> show e
+        ConnectionBroken e -> show e
+        NoAnswer e -> "the connection ended without a response" <> maybe "" ((": " <>) . show) e
+        EndedEarly -> "the connection ended before the response did"
+        NotHttp why -> violation why
+        BodyTooLarge n -> "the body has more than " <> show n <> " bytes"
+        InvalidRequest why -> why
+        WrongLength -> "the body has not the length that was announced"
+        ClientClosed -> "the client has ended"
+      violation why = case why of
+        NoStatusLine -> "the server does not speak HTTP"
+        OtherVersion -> "the response is not of HTTP/1"
+        BadField -> "a malformed field"
+        BadFraming -> "an ambiguous or malformed length"
+        OtherCoding -> "an unknown transfer coding"
+        BadChunk -> "a malformed chunk"
+        TooManyFields -> "the fields exceed the limits"
+        TooManyInterim -> "too many interim responses"
+        UnaskedUpgrade -> "the server switches to a protocol that was not asked for"
+
+instance Exception ClientError

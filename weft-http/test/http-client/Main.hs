@@ -1,0 +1,14 @@
+-- |
+-- Tests of the HTTP client. Its peers are scripts that send bytes, over sockets of the package @network@, and servers of
+-- other projects.
+module Main (main) where
+
+import qualified Spec.Cuts as Cuts
+import qualified Spec.Exchange as Exchange
+import qualified Spec.Parser as Parser
+import qualified Spec.Peers as Peers
+import Test.Tasty (testGroup)
+import Weft.Test.Main (defaultMain)
+
+main :: IO ()
+main = defaultMain (testGroup "HTTP client" [Parser.tests, Exchange.tests, Cuts.tests, Peers.tests])
