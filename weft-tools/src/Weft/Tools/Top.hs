@@ -17,8 +17,7 @@ where
 
 import Control.Concurrent (MVar, newEmptyMVar, takeMVar)
 import Control.Concurrent.Async (race)
-import Control.Exception (Exception, bracket, catch, catches, throwIO, try)
-import qualified Control.Exception as E (Handler (..))
+import Control.Exception (Exception, catch, throwIO, try)
 import Control.Monad (void, when)
 import Data.Char (isDigit)
 import Data.Maybe (fromMaybe)
@@ -31,6 +30,7 @@ import Data.Time (defaultTimeLocale, formatTime, getZonedTime)
 import Foreign.C.Error (Errno (..), eCONNREFUSED)
 import GHC.Clock (getMonotonicTime)
 import GHC.IO.Exception (IOException (ioe_description, ioe_errno, ioe_location))
+import Network.HTTP.Types (hConnection, statusCode)
 import Options.Applicative
 import System.Exit (ExitCode (..), exitWith)
 import System.IO
@@ -38,10 +38,11 @@ import System.IO.Error (isDoesNotExistError, isPermissionError)
 import System.Timeout (timeout)
 import Text.Read (readMaybe)
 import Weft.Duration (seconds)
+import Weft.Http.Client
 import Weft.Socket (deadlineIn, isTimeout)
 import Weft.Tls (TlsClientSettings (..), Trust, defaultTlsClientSettings)
 import Weft.Tools.Bench.Options (positive)
-import Weft.Tools.Http
+import Weft.Tools.Dialled (dialError)
 import Weft.Tools.StandardError (reportText)
 import Weft.Tools.Surroundings (screenOn)
 import Weft.Tools.Top.Readings
@@ -65,19 +66,19 @@ topCommand =
   where
     target' text
       | all isDigit text = Left ("weft top needs the URL of a program's metrics page; to check a process, use weft doctor " <> text)
-      | otherwise = parseTarget text
+      | otherwise = parseUrlOrSocket text
     period = eitherReader $ \text -> case readMaybe text of
       Just number | number >= 0.05, number <= 86400 -> Right number
       _ -> Left ("not a number of seconds from 0.05 to 86400: " <> text)
-    metrics target = if targetPath target == "/" then target {targetPath = "/metrics"} else target
+    metrics target = if urlPath target == "/" then target {urlPath = "/metrics"} else target
 
-top :: Trust -> Target -> Double -> Maybe Int -> IO ()
+top :: Trust -> Url -> Double -> Maybe Int -> IO ()
 top trust target interval count = reportingPages "weft top" $ do
   known <- trusted target trust
   watch (readPage known target) target interval count
 
 -- | Read a target's page by the action and show it, at intervals in seconds.
-watch :: IO Reading -> Target -> Double -> Maybe Int -> IO ()
+watch :: IO Reading -> Url -> Double -> Maybe Int -> IO ()
 watch readNow target interval count = do
   terminal <- (&&) <$> screenOn stdout <*> hIsTerminalDevice stdin
   quit <- newEmptyMVar
@@ -111,7 +112,7 @@ watch readNow target interval count = do
       Just _ -> Right <$> readNow
     title = "weft top: " <> name <> "   every " <> T.pack (show interval) <> " s"
     timeOfDay = T.pack . formatTime defaultTimeLocale "%T" <$> getZonedTime
-    name = maybe (T.pack (hostAndPort target)) T.pack (targetUnix target)
+    name = maybe (T.pack (hostAndPort target)) T.pack (urlUnix target)
 
 -- | The last good reading.
 data Seen = Seen
@@ -143,38 +144,42 @@ reportingPages who act =
     exitWith (ExitFailure status)
 
 -- | Load the authorities for a page, once for all readings. The error is for 'reportingPages'.
-trusted :: Target -> Trust -> IO Trust
+trusted :: Url -> Trust -> IO Trust
 trusted target trust = trustFor target trust >>= either (throwIO . PageError 2 . T.pack) pure
 
 -- | Read the page, on a new connection, from a server that is trusted. The errors are for 'reportingPages'.
-readPage :: Trust -> Target -> IO Reading
+readPage :: Trust -> Url -> IO Reading
 readPage trust target =
-  page
-    `catches` [ E.Handler (failed . whyNot),
-                E.Handler (failed . whyNotRead)
-              ]
+  page `catch` (failed . whyNotRead . errorCause)
   where
     page = do
       due <- deadlineIn (seconds 5)
-      response <- bracket (connectTo defaultTlsClientSettings {tlsTrust = trust} due target) disconnect $ \c -> exchange due c Keep (getRequest target ["Connection: close"])
-      let text = T.decodeUtf8With T.lenientDecode (responseBody response)
+      answer <- withClient settings $ \client -> request client due (getRequest target) {requestFields = [(hConnection, "close")]}
+      let text = T.decodeUtf8With T.lenientDecode (answerBody answer)
           found = parseReading text
-      when (responseStatus response /= 200) . void . failed $ "status " <> T.pack (show (responseStatus response)) <> (if responseStatus response == 404 then "; weft serve has the page where --metrics-listen says" else "")
+          status = statusCode (answerStatus answer)
+      when (status /= 200) . void . failed $ "status " <> T.pack (show status) <> (if status == 404 then "; weft serve has the page where --metrics-listen says" else "")
       when (null found) . void . failed $ "there are no metrics on that page"
       pure found
-    whyNotRead e = case e of
-      Malformed -> "no HTTP is spoken there"
-      TooLarge -> "the page is larger than " <> T.pack (show (largestKept `div` 1048576)) <> " MiB"
+    settings = defaultClientSettings {clientTls = defaultTlsClientSettings {tlsTrust = trust}}
+    whyNotRead cause = case cause of
+      TimedOut -> late
+      NotConnected e -> whyNot (dialError e)
+      ConnectionBroken e -> whyNot e
+      NotHttp _ -> "no HTTP is spoken there"
+      BodyTooLarge most -> "the page is larger than " <> T.pack (show (most `div` 1048576)) <> " MiB"
+      InvalidRequest why -> T.pack why
       _ -> "the connection ended early"
+    late = "no answer within 5 s"
     whyNot :: IOException -> Text
     whyNot e
-      | isTimeout e = "no answer within 5 s"
+      | isTimeout e = late
       | Just code <- ioe_errno e, Errno code == eCONNREFUSED = "no server listens there (connection refused)"
-      | isDoesNotExistError e, Just file <- targetUnix target = "there is no socket " <> T.pack file
+      | isDoesNotExistError e, Just file <- urlUnix target = "there is no socket " <> T.pack file
       | ioe_location e == "Weft.Tls" = tlsReason (ioe_description e) <> (if isPermissionError e then T.pack trustAdvice else "")
       -- Without the call and its arguments. A host without an address has no number of an error.
       | isDoesNotExistError e = maybe "no address: " (const "") (ioe_errno e) <> T.pack (ioe_description e)
       | otherwise = T.pack (show e)
-    place = maybe (T.pack (hostAndPort target)) (("unix:" <>) . T.pack) (targetUnix target)
+    place = maybe (T.pack (hostAndPort target)) (("unix:" <>) . T.pack) (urlUnix target)
     failed :: Text -> IO Reading
-    failed why = throwIO (PageError 1 (place <> " " <> T.pack (targetPath target) <> ": " <> why))
+    failed why = throwIO (PageError 1 (place <> " " <> T.decodeLatin1 (urlPath target) <> ": " <> why))

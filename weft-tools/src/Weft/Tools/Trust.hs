@@ -18,8 +18,8 @@ import Data.Text (Text)
 import qualified Data.Text as T
 import GHC.IO.Exception (IOException (..))
 import Options.Applicative
+import Weft.Http.Client (Url (..))
 import Weft.Tls (TlsClientSettings (..), Trust (..), defaultTlsClientSettings, loadTrust)
-import Weft.Tools.Http (Target (..))
 
 -- | @--insecure@, @--ca FILE@, or the system's authorities.
 trustOption :: Parser Trust
@@ -29,9 +29,9 @@ trustOption =
     <|> pure (tlsTrust defaultTlsClientSettings)
 
 -- | Load the authorities once for all connections to the target, if those use TLS.
-trustFor :: Target -> Trust -> IO (Either String Trust)
+trustFor :: Url -> Trust -> IO (Either String Trust)
 trustFor target trust
-  | targetSecure target = either (Left . why) Right <$> try (loadTrust trust)
+  | urlSecure target = either (Left . why) Right <$> try (loadTrust trust)
   | otherwise = pure (Right trust)
   where
     why e = maybe "" (<> ": ") (ioe_filename e) <> ioe_description e

@@ -28,10 +28,12 @@ import qualified Data.Text.Encoding as T
 import qualified Data.Text.Encoding.Error as T
 import qualified Data.Text.IO as T
 import GHC.IO.Exception (ioe_description)
+import Network.HTTP.Types (hAuthorization, hCookie)
 import Numeric (showFFloat)
 import Options.Applicative hiding (Failure, columns)
 import System.CPUTime (getCPUTime)
 import System.Exit (ExitCode (..), exitWith)
+import Weft.Http.Client (Url (..), hostAndPort, parseUrlOrSocket)
 import Weft.Socket (AddrInfo, getAddrInfo)
 import Weft.Tools.Bench.Json
 import Weft.Tools.Bench.Latency
@@ -42,7 +44,6 @@ import Weft.Tools.Bench.Setup (endAsByInterrupt, machineFacts, raiseOpenFiles)
 import Weft.Tools.Bench.Table (columns, renderNumber)
 import Weft.Tools.Bench.Types
 import Weft.Tools.Bench.UrlLoad
-import Weft.Tools.Http
 import Weft.Tools.Serve.Values (anyField)
 import Weft.Tools.StandardError (reportText)
 import Weft.Tools.Subcommand (Subcommand, subcommand)
@@ -69,16 +70,15 @@ urlCommand =
     threads = option positive (long "threads" <> metavar "N" <> value 1 <> showDefault <> help "Cores that the generator may use")
     load =
       Load
-        <$> argument (eitherReader parseTarget) (metavar "URL" <> help "http://HOST:PORT/PATH, https, or unix:FILE:/PATH")
+        <$> argument (eitherReader parseUrlOrSocket) (metavar "URL" <> help "http://HOST:PORT/PATH, https, or unix:FILE:/PATH")
         <*> option positive (long "connections" <> metavar "N" <> value 64 <> showDefault <> help "Number of connections")
         <*> optional (option (noMoreThan 1e7 positive) (long "rate" <> metavar "R" <> help "Requests a second, at most ten millions, at fixed times; without it each connection sends its next request after a response (a closed loop)"))
         <*> option (noMoreThan longestTime positive) (long "duration" <> metavar "SECONDS" <> value 10 <> showDefault <> help "Measured time")
         <*> option (noMoreThan longestTime notNegative) (long "warmup" <> metavar "SECONDS" <> value 1 <> showDefault <> help "Load before the measured time")
         <*> option (noMoreThan longestTime positive) (long "timeout" <> metavar "SECONDS" <> value 10 <> showDefault <> help "Time limit of a request; one that takes longer counts as an error")
-        <*> many (option (eitherReader field) (long "header" <> metavar "FIELD" <> help "Header field to send with each request, such as 'Accept: */*'; Host replaces that of the URL"))
+        <*> many (option (eitherReader anyField) (long "header" <> metavar "FIELD" <> help "Header field to send with each request, such as 'Accept: */*'; Host replaces that of the URL"))
         <*> switch (long "no-keep-alive" <> help "Open a new connection for each request, as a field 'Connection: close' does, whatever the server answers")
         <*> trustOption
-    field text = (\(name, content) -> CI.original name <> ": " <> content) <$> anyField text
 
 runLoad :: Int -> Maybe FilePath -> Load -> IO ()
 runLoad threads json given = do
@@ -113,15 +113,15 @@ urlLoad :: Benchmark
 urlLoad = Benchmark "url" "a load of a server" (const []) [] [] ["--rts"] (const []) ["p50_us", "p99_us", "p999_us", "ops_per_s"] id
 
 -- | Ends the program if the host has no address, instead of at each connection.
-findHost :: Target -> IO ()
-findHost target = case targetUnix target of
+findHost :: Url -> IO ()
+findHost target = case urlUnix target of
   Just _ -> pure ()
   Nothing -> do
-    found <- try (getAddrInfo Nothing (Just (targetHost target)) (Just (targetPort target)))
+    found <- try (getAddrInfo Nothing (Just (urlHost target)) (Just (urlPort target)))
     case found :: Either IOException [AddrInfo] of
       Right _ -> pure ()
       Left e -> do
-        reportText ("weft bench url: no address of " <> T.pack (targetHost target) <> ": " <> T.pack (ioe_description e))
+        reportText ("weft bench url: no address of " <> T.pack (urlHost target) <> ": " <> T.pack (ioe_description e))
         exitWith (ExitFailure 1)
 
 number :: Int -> Text
@@ -131,10 +131,10 @@ number = T.pack . show
 paramsOf :: Load -> Params
 paramsOf load =
   [("mode", Word (maybe "closed-loop" (const "rate") (loadRate load))), ("connections", Count (loadClients load))]
-    <> [("tls", Word "yes") | targetSecure (loadTarget load)]
+    <> [("tls", Word "yes") | urlSecure (loadTarget load)]
     <> [("keep_alive", Word "no") | loadFresh load]
     <> [("rate", asGiven rate) | Just rate <- [loadRate load]]
-    <> [("path", Word (T.pack (targetPath (loadTarget load))))]
+    <> [("path", Word (T.decodeLatin1 (urlPath (loadTarget load))))]
 
 -- | Settings that the result keeps.
 settingsOf :: Int -> Load -> Params
@@ -142,18 +142,16 @@ settingsOf threads load =
   [("url", Word (urlOf (loadTarget load))), ("threads", Count threads), ("timeout_s", asGiven (loadPatience load))]
     <> [("headers", Word (T.intercalate "; " (map kept (loadFields load)))) | not (null (loadFields load))]
   where
-    kept field
-      | T.toLower name `elem` ["authorization", "cookie", "proxy-authorization"] = name <> ": (not kept)"
-      | otherwise = text
-      where
-        text = T.decodeUtf8With T.lenientDecode field
-        name = T.takeWhile (/= ':') text
+    kept (name, content) = said (CI.original name) <> ": " <> if name `elem` [hAuthorization, hCookie, "Proxy-Authorization"] then "(not kept)" else said content
+    said = T.decodeUtf8With T.lenientDecode
 
 -- | The URL of a target, with its port.
-urlOf :: Target -> Text
-urlOf target = T.pack $ case targetUnix target of
-  Just file -> "unix:" <> file <> ":" <> targetPath target
-  Nothing -> (if targetSecure target then "https://" else "http://") <> hostAndPort target <> targetPath target
+urlOf :: Url -> Text
+urlOf target = server <> T.decodeLatin1 (urlPath target)
+  where
+    server = T.pack $ case urlUnix target of
+      Just file -> "unix:" <> file <> ":"
+      Nothing -> (if urlSecure target then "https://" else "http://") <> hostAndPort target
 
 -- | A number without an exponent.
 asGiven :: Double -> ParamValue
@@ -196,7 +194,7 @@ percentiles = [("p50_us", 50), ("p90_us", 90), ("p95_us", 95), ("p99_us", 99), (
 render :: Load -> Double -> Tally -> Metrics -> Text
 render load wall tally metrics =
   T.unlines $
-    [ "GET " <> T.pack (targetPath target) <> " of " <> maybe (T.pack (hostAndPort target)) T.pack (targetUnix target)
+    [ "GET " <> T.decodeLatin1 (urlPath target) <> " of " <> maybe (T.pack (hostAndPort target)) T.pack (urlUnix target)
         <> (", " <> number (loadClients load) <> " connections, ")
         <> maybe "closed loop" (\rate -> renderNumber rate <> " requests a second") (loadRate load)
         <> (", " <> renderNumber wall <> " s"),

@@ -10,6 +10,7 @@ module Weft.Tools.Bench.UrlLoad
     Load (..),
     generate,
     unsent,
+    asksToClose,
 
     -- * Its result
     Tally (..),
@@ -19,7 +20,8 @@ where
 import Control.Concurrent (forkOn, getNumCapabilities, newEmptyMVar, putMVar, takeMVar)
 import Control.Exception (AsyncException (UserInterrupt), Handler (..), IOException, SomeException, catch, catches, mask, onException, throwIO, try)
 import Control.Monad (forM, unless, when)
-import Data.ByteString (ByteString)
+import qualified Data.ByteString.Char8 as B
+import qualified Data.CaseInsensitive as CI
 import Data.IORef
 import qualified Data.Map.Strict as M
 import Data.Text (Text)
@@ -27,18 +29,22 @@ import qualified Data.Text as T
 import Foreign.C.Error (Errno (..), eCONNREFUSED, eCONNRESET, eMFILE, ePIPE)
 import GHC.Clock (getMonotonicTimeNSec)
 import GHC.IO.Exception (ioe_description, ioe_errno, ioe_location)
+import Network.HTTP.Types (Header, hConnection, statusCode)
 import System.IO.Error (isDoesNotExistError)
 import Weft.Duration (nanoseconds, seconds)
+import Weft.Http.Client
+import Weft.Http.Client.Connection
 import Weft.Socket (deadlineIn, isTimeout)
 import Weft.Timer (sleep)
 import Weft.Tls (TlsClientSettings (..), Trust (..), defaultTlsClientSettings)
 import Weft.Tools.Bench.Latency
-import Weft.Tools.Http
+import Weft.Tools.Dialled (dialled)
 import Weft.Tools.Trust (tlsReason)
+import Weft.Transport (connClose)
 
 -- | What to send, and how.
 data Load = Load
-  { loadTarget :: !Target,
+  { loadTarget :: !Url,
     loadClients :: !Int,
     -- | Requests a second, over all connections; 'Nothing' means a closed loop.
     loadRate :: !(Maybe Double),
@@ -47,7 +53,7 @@ data Load = Load
     -- | Seconds after which a request counts as failed.
     loadPatience :: !Double,
     -- | Fields of the request besides @Host@.
-    loadFields :: ![ByteString],
+    loadFields :: ![Header],
     -- | Open a connection, and perform a handshake, for each request, whatever the server answers.
     loadFresh :: !Bool,
     -- | The certificate authorities for @https@.
@@ -170,8 +176,17 @@ unsent rate begun warm end sent
 client :: Load -> IORef Int -> IORef Int -> Int -> Int -> Int -> IORef Progress -> IO ()
 client load next opened begun warm end progress = go Nothing mempty
   where
-    request = getRequest (loadTarget load) (loadFields load ++ ["Connection: close" | loadFresh load, not (asksToClose (loadFields load))])
-    tls = defaultTlsClientSettings {tlsTrust = loadTrust load, tlsConnectTime = seconds (loadPatience load)}
+    asked = (getRequest (loadTarget load)) {requestFields = loadFields load ++ [(hConnection, "close") | loadFresh load, not (asksToClose (loadFields load))]}
+    -- The one limit is that of the whole request.
+    settings =
+      defaultClientSettings
+        { clientTls = defaultTlsClientSettings {tlsTrust = loadTrust load, tlsConnectTime = maxBound},
+          clientConnectTime = maxBound,
+          clientSendTime = maxBound,
+          clientAnswerTime = maxBound,
+          clientReadTime = maxBound
+        }
+    disconnect = connClose . httpConnection
     go connection tally = do
       free <- now
       due <- maybe (pure free) (\rate -> dueAt rate begun <$> atomicModifyIORef' next (\k -> (k + 1, k))) (loadRate load)
@@ -192,16 +207,16 @@ client load next opened begun warm end progress = go Nothing mempty
       let counted = due >= warm
           timely = done >= warm && done <= end
           result = case outcome of
-            Right response
-              | responseStatus response < 400 -> answered response
-              | otherwise -> failed ("status " <> T.pack (show (responseStatus response)))
+            Right (Received status size)
+              | status < 400 -> answered status size
+              | otherwise -> failed ("status " <> T.pack (show status))
             Left kind -> failed kind
-          answered response t
-            | timely = arrived {tallyAnswered = tallyAnswered t + 1, tallyBytes = tallyBytes t + responseBytes response}
+          answered status size t
+            | timely = arrived {tallyAnswered = tallyAnswered t + 1, tallyBytes = tallyBytes t + size}
             | counted = arrived {tallyLate = tallyLate t + 1}
             | otherwise = t
             where
-              arrived = (waited t) {tallyRedirected = tallyRedirected t + (if redirects (responseStatus response) then 1 else 0)}
+              arrived = (waited t) {tallyRedirected = tallyRedirected t + (if redirects status then 1 else 0)}
           failed kind t
             | counted = (if kind == timedOut then waited t else t) {tallyErrors = M.insertWith (+) kind 1 (tallyErrors t)}
             | otherwise = t {tallyWarmErrors = M.insertWith (+) kind 1 (tallyWarmErrors t)}
@@ -223,38 +238,55 @@ client load next opened begun warm end progress = go Nothing mempty
       pure $ case found of
         Right Quiet -> Right connection
         Right Ended -> Right Nothing
-        Right Surplus -> Left surplus
+        Right SurplusBytes -> Left surplus
         Left kind -> Left kind
       where
         untilDue at = nanoseconds (fromIntegral (max 0 (due - at)))
     send connection = do
       limit <- deadlineIn (seconds (loadPatience load))
-      let fresh = (connectTo tls limit (loadTarget load) <* count) >>= ask
+      let fresh = (dialled (connectUrl settings limit (loadTarget load)) >>= newHttpConnection) >>= \c -> count >> ask c
           count = now >>= \at -> when (at >= warm) (atomicModifyIORef' opened (\n -> (n + 1, ())))
           ask c = do
-            response <- exchange limit c Measure request `onException` disconnect c
-            let kept = responseKept response && not (loadFresh load)
+            (received, state) <- exchange settings c limit asked measured `onException` disconnect c
+            let kept = state == Kept && not (loadFresh load)
             unless kept $ disconnect c
-            pure (if kept then Just c else Nothing, if responseSurplus response then Left surplus else Right response)
+            pure (if kept then Just c else Nothing, if state == Surplus then Left surplus else Right received)
           outcome = case connection of
             Nothing -> fresh
             -- The server may end a connection while it is idle: then the request goes out again on another one, as other
             -- clients send it, and both count as one.
             Just c ->
-              try (ask c) >>= \asked -> case asked of
-                Left (NoResponse _) -> fresh
+              try (ask c) >>= \came -> case came of
+                Left (ClientError _ _ (NoAnswer _)) -> fresh
                 Left e -> throwIO e
-                Right (Nothing, Right response) | responseStatus response == 408 -> fresh
+                Right (Nothing, Right (Received 408 _)) -> fresh
                 Right answer -> pure answer
       either ((,) Nothing . Left) id <$> kinds (Right <$> outcome)
     kinds act =
       act
         `catches` [ Handler (pure . Left . errorKind),
-                    Handler $ \e -> pure . Left $ case e of
-                      Malformed -> "not HTTP"
-                      NoResponse (Just why) -> errorKind why
+                    Handler $ \e -> pure . Left $ case errorCause e of
+                      TimedOut -> timedOut
+                      ConnectionBroken why -> errorKind why
+                      NoAnswer (Just why) -> errorKind why
+                      NotHttp _ -> "not HTTP"
+                      InvalidRequest why -> T.pack why
                       _ -> "ended early"
                   ]
+
+-- | A response: its status, and the number of its body's bytes without their framing.
+data Received = Received !Int !Int
+
+measured :: Response -> IO Received
+measured response = go 0
+  where
+    go size = do
+      piece <- responsePiece response
+      if B.null piece then pure (Received (statusCode (responseStatus response)) size) else go $! size + B.length piece
+
+-- | Whether the fields of a request say that the connection ends with its response (RFC 9110, 7.6.1).
+asksToClose :: [Header] -> Bool
+asksToClose fields = or [CI.mk (B.filter (`notElem` (" \t" :: String)) option) == "close" | (name, value) <- fields, name == hConnection, option <- B.split ',' value]
 
 -- | Whether a status below 400 sends the client elsewhere.
 redirects :: Int -> Bool

@@ -19,9 +19,9 @@ import System.Environment (lookupEnv, unsetEnv)
 import System.Posix.IO (FdOption (CloseOnExec), setFdOption)
 import System.Posix.Process (getProcessID)
 import System.Posix.Types (Fd (..))
+import Weft.Http.Client (socketPathFits)
 import Weft.Socket
 import Weft.Socket.ByteString (sendAll)
-import Weft.Tools.Http (socketPathFits)
 
 -- | The listening sockets that this process was given: LISTEN_FDS descriptors from 3 on, if LISTEN_PID is this process.
 -- Children do not inherit them. Throws an 'IOError' if one of them is not a listening stream socket.

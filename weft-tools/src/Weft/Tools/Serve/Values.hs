@@ -56,7 +56,7 @@ import Numeric (readOct)
 import System.Posix.Types (FileMode)
 import Text.Read (readMaybe)
 import Weft.Duration (Duration, seconds)
-import Weft.Tools.Http (socketPathFits)
+import Weft.Http.Client (socketPathFits)
 
 -- | The value of a text, or an error message.
 type Reader a = String -> Either String a

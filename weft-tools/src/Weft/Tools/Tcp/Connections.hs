@@ -30,13 +30,13 @@ import Network.Wai (Middleware, Request, rawPathInfo, requestMethod, responseLBS
 import Numeric (showFFloat)
 import Options.Applicative hiding (columns)
 import System.IO (hFlush, stdout)
+import Weft.Http.Client (Url (..), parseUrlOrSocket)
 import Weft.Prometheus
 import Weft.Tcp
 import Weft.Tcp.Core (Micros (..), State (TimeWait), stateName)
 import Weft.Tls (Trust)
 import Weft.Tools.Bench.Options (positive)
 import Weft.Tools.Bench.Table (columns)
-import Weft.Tools.Http
 import Weft.Tools.Subcommand (Subcommand, subcommand)
 import Weft.Tools.Top (readPage, reportingPages, trusted)
 import Weft.Tools.Top.Readings (Reading)
@@ -110,7 +110,7 @@ connectionsCommand =
   subcommand "connections" $
     info
       ( connectionsOf <$> trustOption
-          <*> argument (eitherReader (fmap page . parseTarget)) (metavar "URL" <> help "The server: http://HOST:PORT (/metrics/connections is added), or unix:FILE")
+          <*> argument (eitherReader (fmap page . parseUrlOrSocket)) (metavar "URL" <> help "The server: http://HOST:PORT (/metrics/connections is added), or unix:FILE")
           <*> option positive (long "interval" <> metavar "SECONDS" <> value 1 <> showDefault <> help "Time between two tables")
           <*> option positive (long "count" <> metavar "N" <> value 1 <> showDefault <> help "Number of tables, after which the command ends")
           <*> option positive (long "rows" <> metavar "N" <> value 40 <> showDefault <> help "Largest number of rows of a table; connections with most bytes come first")
@@ -120,9 +120,9 @@ connectionsCommand =
           <> failureCode 2
       )
   where
-    page target = if targetPath target == "/" then target {targetPath = "/metrics/connections"} else target
+    page target = if urlPath target == "/" then target {urlPath = "/metrics/connections"} else target
 
-connectionsOf :: Trust -> Target -> Double -> Int -> Int -> IO ()
+connectionsOf :: Trust -> Url -> Double -> Int -> Int -> IO ()
 connectionsOf trust target interval times most = reportingPages "weft tcp connections" (trusted target trust >>= go times)
   where
     go n known = do
