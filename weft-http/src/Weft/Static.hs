@@ -88,7 +88,8 @@ data StaticSettings = StaticSettings
     -- | Media types of files by the suffixes of their names, without the dot in front: they replace the known types, or
     -- join them. A text gets @charset=utf-8@ unless it has a charset.
     staticTypes :: ![(ByteString, ByteString)],
-    -- | Whether files without a precompressed variant are compressed (gzip). Applies to sizes from 1 KiB to 1 MiB,
+    -- | Whether files are compressed for clients that accept no precompressed variant of them: by brotli, zstd or gzip,
+    -- as the client prefers, and of what it prefers equally in this order. Applies to sizes from 1 KiB to 1 MiB,
     -- but at most an eighth of the cache, one half of which holds the results. The first GET whose client accepts it
     -- has that done in the background, with at most an eighth of one core, and does not wait for it.
     staticCompress :: !Bool,

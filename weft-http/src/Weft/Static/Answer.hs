@@ -125,7 +125,8 @@ chunked readPart (Extent from count) write = go from count
 
 -- | The variant that the client prefers (RFC 9110, 12.5.3), and of equally preferred ones the best. The file itself has the
 -- weight of @identity@, if the client gives it one, and else the least. A GET whose client prefers a coding in which the
--- server has not compressed the file yet has that done, and gets the best that there is.
+-- server has not compressed the file yet has that done, unless there is a file that the client accepts, and gets the best
+-- that there is.
 chosen :: DocumentRoot -> Request -> Resource -> IO Resource
 {-# NOINLINE chosen #-}
 chosen root request r = case [value | (name, value) <- requestHeaders request, name == hAcceptEncoding] of
@@ -133,7 +134,10 @@ chosen root request r = case [value | (name, value) <- requestHeaders request, n
   fields ->
     let accepted = weighted fields
         itself = weightOf ["identity", "*"] accepted
-     in firstOf True [choice | (weight, choice) <- sortOn (Down . fst) [(weightOf (namesOf coding) accepted, choice) | choice@(coding, _) <- choices], weight > 0, weight >= itself]
+        weightFor coding = weightOf (namesOf coding) accepted
+        acceptable coding = weightFor coding > 0 && weightFor coding >= itself
+        begin = requestMethod request == methodGet && not (any (acceptable . fst) (resourceVariants r))
+     in firstOf begin (sortOn (Down . weightFor . fst) (filter (acceptable . fst) choices))
   where
     choices = sortOn fst ([(coding, Just v) | (coding, v) <- resourceVariants r] <> [(coding, Nothing) | coding <- resourceCodings r])
     namesOf coding = codingName coding : ["x-gzip" | coding == Gzip] <> ["*"]
@@ -141,7 +145,7 @@ chosen root request r = case [value | (name, value) <- requestHeaders request, n
     firstOf _ [] = pure r
     firstOf _ ((_, Just v) : _) = pure v
     firstOf begin ((coding, Nothing) : others) =
-      compressed root (begin && requestMethod request == methodGet) r coding >>= maybe (firstOf False others) pure
+      compressed root begin r coding >>= maybe (firstOf False others) pure
 
 -- | A response with a status and the status message as text.
 plain :: Status -> ResponseHeaders -> Response

@@ -154,7 +154,7 @@ negotiated root r
   | otherwise = r {resourceVariants = [(c, varied v) | (c, v) <- variants], resourceCodings = codings, resourceHeaders = resourceHeaders (varied r)}
   where
     variants = resourceVariants r
-    codings = if worthwhile then [c | c <- [Gzip], c `notElem` map fst variants] else []
+    codings = if worthwhile then [c | c <- [minBound .. maxBound], c `notElem` map fst variants] else []
     worthwhile = resourceSize r >= 1024 && resourceSize r <= toInteger (rootCompress root) && maybe False (rootCompressible root) (lookup hContentType (resourceHeaders r))
     varied x = x {resourceHeaders = vary (resourceHeaders x)}
     vary fields = case break ((== hVary) . fst) fields of
@@ -186,7 +186,7 @@ compressed root begin r coding = do
         OnDisk -> briefly (rootOpenFiles root) (join <$> withBody root r wholeOf)
       case join whole of
         Just bytes | toInteger (B.length bytes) == resourceSize r -> do
-          result <- gzipped pause bytes
+          result <- encodedIn coding pause bytes
           let outcome = Compressed (resourceStatus r) (validTag (resourceValid r))
               variant = outcome (encoded coding r <$> result)
           pure (Just (if fits (rootCompressed root) (compressedBytes variant) then variant else outcome Nothing))

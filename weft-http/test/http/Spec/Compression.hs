@@ -15,11 +15,14 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import qualified Data.ByteString.Lazy as L
+import Data.List (nub)
 import Data.Maybe (isJust)
 import Data.Word (Word64)
 import System.Directory
+import System.Exit (ExitCode (..))
 import System.FilePath ((</>))
 import System.Posix.Temp (mkdtemp)
+import System.Process (readProcessWithExitCode)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Duration (milliseconds)
@@ -49,10 +52,50 @@ tests on =
           plain <- get client "/f.txt"
           plain `isBytes` text
           assertBool "one tag for both" (header "etag" plain /= Just tag),
+      testOn on "in each coding, other programs decode the contents: texts whose last piece is whole, short or the only one" . site id $ \folder _ port -> do
+        let sizes = [1024, 16384, 16385, 32768, 100001, 1048576]
+            contents n = B.take n (B.concat (zipWith (\i line -> C.pack (show (i * i `mod` 7919)) <> line) [1 :: Int ..] (replicate (n `div` 16) " of these lines\n")))
+        forM_ sizes $ \n -> B.writeFile (folder </> (show n <> ".txt")) (contents n)
+        forM_ ["br", "zstd", "gzip"] $ \coding -> forM_ sizes $ \n -> do
+          let path = "/" <> C.pack (show n) <> ".txt"
+          withClient port $ \client -> do
+            compressedSoonIn coding client path
+            answer <- accepting client path coding []
+            (header "content-encoding" answer, header "content-length" answer) @?= (Just coding, Just (C.pack (show (B.length (answerBody answer)))))
+            assertBool (show (coding, n, B.length (answerBody answer))) (B.length (answerBody answer) * 2 < n)
+          -- "--compressed" makes curl decode what it gets.
+          (code, out, err) <- readProcessWithExitCode "curl" ["-sS", "--noproxy", "*", "--max-time", "60", "--compressed", "-H", "Accept-Encoding: " <> C.unpack coding, "-o", folder </> "decoded", "-w", "%{size_download}", "http://127.0.0.1:" <> show port <> C.unpack path] ""
+          assertEqual (show (coding, n, err)) ExitSuccess code
+          assertBool (show (coding, n, out)) ((read out :: Int) < n)
+          decodedByCurl <- B.readFile (folder </> "decoded")
+          assertBool (show (coding, n)) (decodedByCurl == contents n),
+      testOn on "the client's weights decide on the coding, and of equal ones brotli is before zstd and gzip" . site id $ \folder _ port -> do
+        B.writeFile (folder </> "f.txt") text
+        withClient port $ \client -> forM_ weights $ \(accepted, coding) -> do
+          compressedSoonIn accepted client "/f.txt"
+          eventually (show accepted) $ do
+            answer <- accepting client "/f.txt" accepted []
+            pure (header "content-encoding" answer == Just coding)
+          -- No two codings have one tag.
+          tags <- mapM (\c -> header "etag" <$> accepting client "/f.txt" c []) ["identity", coding]
+          assertBool (show tags) (length (nub tags) == 2),
+      testOn on "clients that accept a compressed file which is there get that, and others have one made" . site id $ \folder static port -> do
+        B.writeFile (folder </> "f.txt") text
+        B.writeFile (folder </> "f.txt.gz") (L.toStrict (Z.compress (L.fromStrict text)))
+        withClient port $ \client -> do
+          replicateM_ 5 $ do
+            answer <- accepting client "/f.txt" "gzip, br, zstd" []
+            header "content-encoding" answer @?= Just "gzip"
+            decoded answer @?= text
+            threadDelay 20000
+          staticMetrics static >>= (@?= 1) . cachedEntries
+          compressedSoonIn "br" client "/f.txt"
+          answer <- accepting client "/f.txt" "br" []
+          header "content-encoding" answer @?= Just "br",
       testOn on "neither a HEAD nor a client that prefers or can only read the file as it is has it compressed" . site id $ \folder static port -> do
         B.writeFile (folder </> "f.txt") text
         withClient port $ \client -> do
-          forM_ ["identity", "gzip;q=0", "gzip;q=0, *", "deflate, identity;q=0.5", "gzip;q=0.5, identity", ""] $ \accepted -> do
+          forM_ ["identity", "gzip;q=0", "gzip;q=0, br;q=0, zstd;q=0, *", "deflate, identity;q=0.5", "gzip;q=0.5, identity", ""] $ \accepted -> do
             answer <- accepting client "/f.txt" accepted []
             assertEqual (show accepted) (200, Nothing) (answerStatus answer, header "content-encoding" answer)
           replicateM_ 3 $ do
@@ -138,6 +181,15 @@ tests on =
     ]
   where
     text = B.concat (replicate 10000 "compress this text ")
+    weights =
+      [ ("gzip", "gzip"),
+        ("gzip, deflate, br, zstd", "br"),
+        ("gzip, zstd", "zstd"),
+        ("br;q=0.5, zstd;q=0.6, gzip;q=0.4", "zstd"),
+        ("br;q=0.5, gzip", "gzip"),
+        ("br;q=0, zstd;q=0, *", "gzip"),
+        ("*", "br")
+      ]
     -- A linear congruential generator.
     noise = fst (B.unfoldrN 3000 (\x -> Just (fromIntegral (x `div` 65536), (x * 1103515245 + 12345) `mod` 2147483648)) (1 :: Word64))
 
@@ -147,8 +199,12 @@ accepting client path accepted fields = ask client path (("Accept-Encoding: " <>
 
 -- | Ask for a path until it comes compressed.
 compressedSoon :: Client -> ByteString -> Assertion
-compressedSoon client path = eventually (show path <> " is compressed") $ do
-  answer <- accepting client path "gzip" []
+compressedSoon = compressedSoonIn "gzip"
+
+-- | Ask for a path with this @Accept-Encoding@ until it comes compressed.
+compressedSoonIn :: ByteString -> Client -> ByteString -> Assertion
+compressedSoonIn accepted client path = eventually (show (path, accepted) <> " is compressed") $ do
+  answer <- accepting client path accepted []
   answerStatus answer @?= 200
   let done = isJust (header "content-encoding" answer)
   done <$ unless done (threadDelay 10000)
