@@ -35,7 +35,6 @@ import Weft.Core.Readiness (token)
 import Weft.Core.Registry
 import Weft.Core.Time
 import Weft.Core.Timer (Queue, Timer, cancelTimer, fireTimer)
-import Weft.Core.Timers (Fresh)
 import Weft.Sys (now, tryTakeMVar)
 
 -- | A machine on which programs run.
@@ -90,7 +89,7 @@ command =
       (5, Attach <$> old <*> manager),
       (6, Take <$> old <*> elements [Reading, Writing]),
       (2, CloseTracked <$> old),
-      (5, Set <$> manager <*> arbitraryBoundedEnum <*> arbitraryBoundedEnum),
+      (5, Set <$> manager <*> arbitraryBoundedEnum),
       (3, Cancel <$> old),
       (1, Restart <$> manager),
       (14, pure Look),
@@ -110,7 +109,6 @@ shorter (Program cs) = map Program (shrinkList simpler cs)
   where
     simpler c = case c of
       Register e i evs MultiShot -> [Register e i evs OneShot]
-      Set i k d | k /= Plain -> [Set i Plain d]
       _ -> []
 
 -- | Test that random programs with this many commands in total agree with the model.
@@ -323,15 +321,13 @@ runCommand machine made n model c = case c of
         r <- observed made (Closing e) model
         pure (if was then closed e <$> r else Left "it is said to have been closed")
       Nothing -> result "the close" False was model
-  Set i kind delay -> do
+  Set i delay -> do
     m <- managerAt made i
     t <- now
     let due = after (span' delay) t
         act = now >>= tell . Fired n
-    cancelIt <- case kind of
-      Plain -> cancelTimer <$> addTimer m due act
-      Brief -> (dropFresh m :: Fresh -> IO Bool) <$> addFresh m due act
-    modifyIORef' (theTimers made) (IntMap.insert n cancelIt)
+    timer <- addTimer m due act
+    modifyIORef' (theTimers made) (IntMap.insert n (cancelTimer timer))
     quietly (timerSet n i due model)
   Cancel back -> withOld theTimers back $ \k cancelIt -> do
     was <- cancelIt

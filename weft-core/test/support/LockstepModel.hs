@@ -9,7 +9,6 @@ module LockstepModel
   ( -- * Programs
     Command (..),
     Delay (..),
-    TimerKind (..),
 
     -- * The model
     Model,
@@ -93,7 +92,7 @@ data Command
   | -- | Close a tracked descriptor, possibly an old one.
     CloseTracked Int
   | -- | Set a timer with a manager.
-    Set Int TimerKind Delay
+    Set Int Delay
   | -- | Cancel a timer, possibly an old one.
     Cancel Int
   | -- | Stop a manager, and replace it by a new one.
@@ -108,10 +107,6 @@ data Command
 
 -- | When a timer is due: already, now, soon, or not before the program ends.
 data Delay = Past | Now | Soon | Later
-  deriving (Eq, Show, Enum, Bounded)
-
--- | How a timer is set and cancelled: by any thread, or by one that will probably cancel it soon ('addFresh').
-data TimerKind = Plain | Brief
   deriving (Eq, Show, Enum, Bounded)
 
 pipeCount, managerCount :: Int

@@ -134,7 +134,7 @@ run wheel model byWheel byModel timers clock command = case command of
       modifyIORef' timers (<> [Pair a b])
       queueInsert wheel a
       queueInsert model b
-    nowhere = TimerOwner (pure ()) (\_ -> pure ())
+    nowhere = TimerOwner (\_ -> pure ()) (\_ -> pure ())
     fires ref name = do
       t <- readIORef clock
       modifyIORef' ref (Map.insertWith (\_ _ -> -1) name t)

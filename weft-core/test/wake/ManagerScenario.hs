@@ -331,8 +331,8 @@ dropping setting = do
   fired <- newIORef []
   let m = firstManager x
       setter = do
-        t <- addFresh m (Instant 30) (modifyIORef fired ((30 :: Int) :))
-        won <- dropFresh m t
+        t <- addTimer m (Instant 30) (modifyIORef fired ((30 :: Int) :))
+        won <- cancelTimer t
         when won (modifyIORef fired (30 :))
       other = void (addTimer m (Instant 20) (modifyIORef fired (20 :)))
   pure . finally' x [0] [dispatcher x 0, setter, other] $ do

@@ -12,7 +12,7 @@ import Search
 import Simulation
 import Test.Tasty
 import Weft.Core.Time (Instant (..))
-import Weft.Core.Timer (Queue (..), TimerOwner (..), fireTimer, newTimer)
+import Weft.Core.Timer (Queue (..), Timer, TimerOwner (..), cancelTimer, fireTimer, newTimer)
 import Weft.Core.Timers
 
 -- | A queue in a list, to keep the number of scheduling points small.
@@ -34,18 +34,19 @@ listQueue = do
 -- | Each setter sets a timer and cancels it, or leaves it. The owner takes in and
 -- fires twice. Then all must have fired or been cancelled, and not both; what is
 -- left when everybody has ended comes out at the end.
-scenario :: (Timers -> Fresh -> IO Bool) -> [Bool] -> IO Scenario
+scenario :: (Timer -> IO Bool) -> [Bool] -> IO Scenario
 scenario cancelling setters = do
   ts <- newTimers =<< listQueue
   fired <- newIORef (replicate (length setters) (0 :: Int))
   cancelled <- newIORef (replicate (length setters) (0 :: Int))
   let bump ref n = modifyIORef' ref (\xs -> take n xs <> [xs !! n + 1] <> drop (n + 1) xs)
       setter (n, cancels) = do
-        (t, _) <- setFresh ts =<< newTimer owned (Instant 0) (bump fired n)
+        t <- newTimer owned (Instant 0) (bump fired n)
+        _ <- setTimer ts t
         when cancels $ do
-          won <- cancelling ts t
+          won <- cancelling t
           when won (bump cancelled n)
-      owned = TimerOwner (void (noteCancelled ts)) (\_ -> pure ())
+      owned = TimerOwner (void . dropCancelled ts) (\_ -> pure ())
       owner = do
         applyNews ts
         void (expireTimers ts (Instant 1) (const (pure ())))
@@ -62,17 +63,15 @@ scenario cancelling setters = do
 
 timersTests :: IO TestTree
 timersTests = do
-  more <- large (holds "one is cancelled, one is left" 1000 (scenario cancel [True, False]))
+  more <- large (holds "one is cancelled, one is left" 1000 (scenario cancelTimer [True, False]))
   pure . testGroup "setting, cancelling and firing timers" $
-    [ holdsWithin 3 "two are set" (scenario cancel [False, False]),
-      holdsWithin 3 "one is cancelled, one is left, few interruptions" (scenario cancel [True, False]),
-      holdsWithin 2 "two are cancelled" (scenario cancel [True, True]),
-      holds "one is cancelled" 100 (scenario cancel [True]),
-      holdsOnArm 2 "two are set, on ARM" (scenario cancel [False, False]),
-      holdsOnArm 2 "one is cancelled, one is left, on ARM" (scenario cancel [True, False]),
+    [ holdsWithin 3 "two are set" (scenario cancelTimer [False, False]),
+      holdsWithin 3 "one is cancelled, one is left, few interruptions" (scenario cancelTimer [True, False]),
+      holdsWithin 2 "two are cancelled" (scenario cancelTimer [True, True]),
+      holds "one is cancelled" 100 (scenario cancelTimer [True]),
+      holdsOnArm 2 "two are set, on ARM" (scenario cancelTimer [False, False]),
+      holdsOnArm 2 "one is cancelled, one is left, on ARM" (scenario cancelTimer [True, False]),
       isFound "broken on purpose: a cancel always counts" $
-        scenario (\ts t -> True <$ cancel ts t) [True]
+        scenario (\t -> True <$ cancelTimer t) [True]
     ]
       <> more
-  where
-    cancel ts t = cancelFresh ts t (pure ())

@@ -53,8 +53,6 @@ module Weft.Core.Manager
     addOptionalTimer,
     addOwnTimer,
     moveTimer,
-    addFresh,
-    dropFresh,
   )
 where
 
@@ -150,9 +148,9 @@ newManager index registry queue orphaned makeBackend = do
       m = Manager backend registry timers owner wake hint counters latency lateness heartbeat eventLog index state users unused generation runner finisher external finished
   pure m
   where
-    onCancelled m = do
+    onCancelled m t = do
       countShared (managerCounters m) TimersCancelled
-      full <- noteCancelled (managerTimers m)
+      full <- dropCancelled (managerTimers m) t
       when full (wakeManager m)
 
 -- | A registry for managers.
@@ -469,17 +467,6 @@ addOwnTimer m due act = newTimer (managerTimerOwner m) due act >>= \t -> t <$ en
 -- | For the runner: do with all pending timers what happens when the manager is stopped. O(timers).
 orphanTimers :: Manager -> IO ()
 orphanTimers = orphanAll . managerTimers
-
--- | 'addTimer' for a timer that the same thread will probably cancel soon, by 'dropFresh'. Exceptions are masked.
-addFresh :: Manager -> Instant -> IO () -> IO Fresh
-addFresh m due act = do
-  (t, full) <- setFresh (managerTimers m) =<< newTimer (managerTimerOwner m) due act
-  countShared (managerCounters m) TimersSet
-  t <$ settled m full due
-
--- | Cancel a timer of 'addFresh'. 'False' if it had fired or was cancelled before. The caller has masked exceptions.
-dropFresh :: Manager -> Fresh -> IO Bool
-dropFresh m t = cancelFresh (managerTimers m) t (countShared (managerCounters m) TimersCancelled)
 
 -- | To be called after a timer was pushed, masked from there on. The runner of a stopping manager empties the inbox
 -- after it has changed the state. A thread that pushes later sees the state, and does the runner's work ('orphanTimer').

@@ -32,6 +32,10 @@ import Weft.Sys
 -- in a queue.
 data Timer = Timer !Instant !(Ref TimerState)
 
+-- | Whether they are the same timer.
+instance Eq Timer where
+  Timer _ a == Timer _ b = a == b
+
 -- | @
 --   Pending, Optional   -> the same with another owner ('adoptTimer'), Spent ('fireTimer', 'cancelTimer')
 --   Spent               for good
@@ -53,8 +57,8 @@ data Expiry
 
 -- | A manager as its timers see it. All timers of a manager share one value.
 data TimerOwner = TimerOwner
-  { -- | To be called when one of its timers was cancelled.
-    ownerCancelled :: !(IO ()),
+  { -- | To be called with each timer that was cancelled.
+    ownerCancelled :: !(Timer -> IO ()),
     -- | To be called with each timer that was pending when the manager was stopped.
     ownerOrphaned :: !(Timer -> IO ())
   }
@@ -114,7 +118,7 @@ adoptTimer owner t@(Timer _ ref) = do
 -- | Cancel a timer. Any thread may call this. 'True' if it had not fired; it never will then.
 -- Masked, so that each timer that is cancelled is counted.
 cancelTimer :: Timer -> IO Bool
-cancelTimer t = mask_ (defuseTimer t (pure False) (\owner -> True <$ ownerCancelled owner))
+cancelTimer t = mask_ (defuseTimer t (pure False) (\owner -> True <$ ownerCancelled owner t))
 
 -- | Cancel a timer without telling the owner: run the last argument with the owner, or the one before it if the timer
 -- had fired or was cancelled.

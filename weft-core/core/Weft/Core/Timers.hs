@@ -8,10 +8,7 @@ module Weft.Core.Timers
 
     -- * Any thread
     setTimer,
-    noteCancelled,
-    Fresh,
-    setFresh,
-    cancelFresh,
+    dropCancelled,
     takeInbox,
 
     -- * The owner
@@ -66,53 +63,30 @@ sweepThreshold = 4096
 
 -- | Put a new timer in. 'True' if the owner has to be woken to tidy up ('sweepThreshold').
 setTimer :: Timers -> Timer -> IO Bool
-setTimer ts t = push ts t >> arrived ts
+setTimer ts t = push >> (>= sweepThreshold) <$> addWord (timersCounts ts) wordInbox 1
+  where
+    push = do
+      below <- readRef (timersInbox ts)
+      let !node = Push t below
+      done <- casRef (timersInbox ts) below node
+      unless done push
 {-# INLINE setTimer #-}
 
--- | A timer that the thread which set it will probably cancel soon, with its place in the inbox.
-data Fresh = Fresh !Timer !Inbox
-
--- | 'setTimer' for a timer that will probably be cancelled soon.
-setFresh :: Timers -> Timer -> IO (Fresh, Bool)
-setFresh ts t = do
-  node <- push ts t
-  full <- arrived ts
-  pure (Fresh t node, full)
-{-# INLINE setFresh #-}
-
--- | Put a timer into the inbox. Returns the inbox's new contents.
-push :: Timers -> Timer -> IO Inbox
-push ts t = do
-  below <- readRef (timersInbox ts)
-  let !node = Push t below
-  done <- casRef (timersInbox ts) below node
-  if done then pure node else push ts t
-
-arrived :: Timers -> IO Bool
-arrived ts = (>= sweepThreshold) <$> addWord (timersCounts ts) wordInbox 1
-{-# INLINE arrived #-}
-
--- | Cancel the timer. 'False' if it had fired; otherwise it never will. If no timer was set after it and the owner has
--- not emptied the inbox, the timer is removed from the inbox at once, and the last argument is run. Otherwise the
--- timer's owner is told ('ownerCancelled').
-cancelFresh :: Timers -> Fresh -> IO () -> IO Bool
-cancelFresh ts (Fresh t node) removed = defuseTimer t (pure False) $ \owner -> do
-  gone <- unpush
-  True <$ if gone then addWord (timersCounts ts) wordInbox (-1) >> removed else ownerCancelled owner
+-- | Drop a timer that was cancelled. It is taken out at once if it is on top of the inbox: no timer was set after it, and
+-- the owner has not emptied the inbox. Otherwise it stays for now, and is counted. The result is that of 'setTimer'.
+dropCancelled :: Timers -> Timer -> IO Bool
+dropCancelled ts t = do
+  inbox <- readRef (timersInbox ts)
+  gone <- case inbox of
+    Push top below | top == t -> casRef (timersInbox ts) inbox below
+    _ -> pure False
+  if gone then False <$ addWord (timersCounts ts) wordInbox (-1) else stays
   where
-    unpush = case node of
-      Push _ below -> casRef (timersInbox ts) node below
-      Empty -> pure False
-{-# INLINE cancelFresh #-}
-
--- | Count a cancelled timer that stays in the inbox or the queue for now. The result is
--- that of 'setTimer'.
-noteCancelled :: Timers -> IO Bool
-noteCancelled ts = do
-  dead <- (+ 1) <$> addWord (timersCounts ts) wordDead 1
-  if dead < sweepThreshold
-    then pure False
-    else (< 4 * dead) <$> peekWord (timersCounts ts) wordQueued
+    stays = do
+      dead <- (+ 1) <$> addWord (timersCounts ts) wordDead 1
+      if dead < sweepThreshold
+        then pure False
+        else (< 4 * dead) <$> peekWord (timersCounts ts) wordQueued
 
 -- | Whether a timer has been set since 'applyNews'.
 hasNews :: Timers -> IO Bool

@@ -21,8 +21,7 @@ import System.Timeout (Timeout)
 import Unsafe.Coerce (unsafeCoerce)
 import Weft.Core.Manager
 import Weft.Core.Time
-import Weft.Core.Timer (cancelTimer)
-import Weft.Core.Timers (Fresh)
+import Weft.Core.Timer (Timer, cancelTimer)
 import Weft.Runtime.Managers
 import Weft.Sys (now)
 import qualified Weft.Sys as Sys
@@ -88,15 +87,15 @@ within d act
 
 -- | A timeout that is running: its timer, and an MVar for the thread that throws when
 -- the time has run out. Taking the timer's action out of it decides which came first, the time or the end.
-data Alarm = Alarm !Manager !Fresh !(Sys.MVar ThreadId)
+data Alarm = Alarm !Timer !(Sys.MVar ThreadId)
 
 startAlarm :: Duration -> ThreadId -> Timeout -> IO Alarm
 startAlarm d self ex = do
   due <- after d <$> now
   thrower <- Sys.newEmptyMVar
   m <- currentManager
-  timer <- addFresh m due (void (forkThrower thrower (evaluate ex >>= throwTo self)))
-  pure (Alarm m timer thrower)
+  timer <- addTimer m due (void (forkThrower thrower (evaluate ex >>= throwTo self)))
+  pure (Alarm timer thrower)
 
 forkThrower :: Sys.MVar ThreadId -> IO () -> IO ThreadId
 forkThrower place act = mask_ $
@@ -109,6 +108,6 @@ forkThrower place act = mask_ $
 -- | The thread that throws may be blocked in 'throwTo', as the calling thread is masked. Killing it
 -- there cancels its exception.
 stopAlarm :: Alarm -> IO ()
-stopAlarm (Alarm m timer thrower) = uninterruptibleMask_ $ do
-  won <- dropFresh m timer
+stopAlarm (Alarm timer thrower) = uninterruptibleMask_ $ do
+  won <- cancelTimer timer
   unless won (Sys.takeMVar thrower >>= killThread)
