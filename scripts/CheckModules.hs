@@ -6,7 +6,7 @@
 -- Rules, for the libraries (tests, tools and benchmarks may be looser, their packages may not):
 --
 -- * a cabal file parses without warnings, and no package depends on itself by way of others;
--- * every module is found, has an export list and at most 500 lines, and no module imports itself by way of others;
+-- * every module is found, has an export list, and no module imports itself by way of others;
 -- * every Haskell file in a library's folders belongs to a component;
 -- * code is ASCII; other text has no invisible characters.
 module Main
@@ -185,8 +185,7 @@ packageCycles packages =
 data Module = Module
   { moduleFile :: FilePath,
     hasExports :: Bool,
-    imports :: [String],
-    moduleLines :: Int
+    imports :: [String]
   }
 
 readModule :: FilePath -> IO Module
@@ -197,14 +196,12 @@ readModule file = do
     Module
       { moduleFile = file,
         hasExports = exportsListed (concatMap tokens code),
-        imports = mapMaybe (importOf . tokens) code,
-        moduleLines = length (lines text)
+        imports = mapMaybe (importOf . tokens) code
       }
 
 checkModule :: Module -> [Finding]
 checkModule m =
   [moduleFile m ++ ": has no export list" | not (hasExports m)]
-    ++ [moduleFile m ++ ": has " ++ show (moduleLines m) ++ " lines; 500 are the most" | moduleLines m > 500]
 
 -- | Cycles among the modules of one library, which only an hs-boot file makes possible.
 moduleCycles :: Files -> [Package] -> [Module] -> [Finding]

@@ -171,7 +171,7 @@ data Made = Made
 runProgram :: Machine -> Program -> IO (Maybe String)
 runProgram machine (Program cs) = do
   seen <- newIORef []
-  registry <- registryFor
+  registry <- newManagerRegistry
   made <- Made registry <$> newIORef IntMap.empty <*> newIORef IntMap.empty <*> newIORef IntMap.empty <*> newIORef IntMap.empty <*> newIORef IntMap.empty <*> pure seen
   forM_ [0 .. managerCount - 1] (newManagerAt machine made)
   outcome <- try (go made (initial (machineRules machine)) (zip [0 :: Int ..] cs))

@@ -69,7 +69,7 @@ onUring entries = Setting (preferRingEntries (Just entries) >> Uring.new) noFaul
 machine :: Setting -> Int -> IO Machine
 machine setting n = do
   bootKernel (settingFaults setting)
-  registry <- registryFor
+  registry <- newManagerRegistry
   made <- newIORef []
   ms <- forM [0 .. n - 1] $ \i -> do
     queue <- newSearchQueue

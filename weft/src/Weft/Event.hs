@@ -111,7 +111,7 @@ new = newWith =<< newDefaultBackend
 newWith :: Backend -> IO EventManager
 newWith backend = do
   boundFromEnvironment
-  registry <- Core.registryFor
+  registry <- Core.newManagerRegistry
   queue <- newQueue
   Core.newManager (-1) registry queue (\t -> defuseTimer t (pure ()) (\_ -> pure ())) (pure backend)
 

@@ -20,7 +20,7 @@ import System.Process hiding (createPipe)
 import qualified System.Timeout as G
 import Test.Tasty hiding (defaultMain)
 import Test.Tasty.HUnit
-import Weft.Core.Manager (newManager, registryFor)
+import Weft.Core.Manager (newManager, newManagerRegistry)
 import qualified Weft.Event as E
 import Weft.Metrics
 import Weft.Test.Main (defaultMain)
@@ -146,7 +146,7 @@ hold how = do
     -- Again and again, as above.
     "local" -> void (forkIO (forever (timer spinLocally)))
     "refused" -> do
-      registry <- registryFor
+      registry <- newManagerRegistry
       replicateM_ 1000 $ do
         queue <- newQueue
         made <- try (newManager 0 registry queue (const (pure ())) (ioError (userError "refused")))

@@ -65,7 +65,7 @@ claimed = globalWords "Weft.Runtime.Managers.claimed" 1
 newRuntime :: IO Runtime
 newRuntime = do
   generation <- forkGeneration
-  registry <- registryFor
+  registry <- newManagerRegistry
   none <- newBoxedArray 0 Nothing
   Runtime generation registry <$> newRef none <*> newMVar () <*> newRef []
 

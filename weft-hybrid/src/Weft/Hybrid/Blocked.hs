@@ -36,7 +36,7 @@ newtype Blocked = Blocked {blockedCandidates :: IO [Candidate]}
 -- go on then. 'False' if the thread is not there any more.
 data Candidate = Candidate !Waiter ((Context -> Task -> IO ()) -> IO Bool)
 
--- | Each entry has a cell, which is 1 when its queue is garbage and its threads have been dealt with.
+-- | Each entry has a word, which is 1 when its queue is garbage and its threads have been dealt with.
 data Entries = NoEntries | Entry !(Weak Blocked) !AtomicWords Entries
 
 -- | The latest first. Changed by compare-and-swap, by any thread.
@@ -44,8 +44,8 @@ entries :: Ref Entries
 entries = globalRef "Weft.Hybrid.Blocked.entries" (pure NoEntries)
 {-# NOINLINE entries #-}
 
--- Cell 0: the number of entries that were put in since the last sweep. Cell 1: how many were left by that. Cell 2:
--- the number of sweeps that are running. Cell 3: the process image ('forkGeneration'). Any thread changes them; a
+-- Word 0: the number of entries that were put in since the last sweep. Word 1: how many were left by that. Word 2:
+-- the number of sweeps that are running. Word 3: the process image ('forkGeneration'). Any thread changes them; a
 -- superfluous sweep does no harm.
 counts :: AtomicWords
 counts = globalWords "Weft.Hybrid.Blocked.counts" 4

@@ -183,9 +183,9 @@ emptyBlock = do
   b <- Block <$> newAtomicWords blockSize <*> newBoxedArray (2 * blockSize) NotReady <*> newBoxedArray blockSize Nobody
   b <$ forM_ [0 .. blockSize - 1] (\j -> pokeWord (blockWords b) j shutWord)
 
-cell :: Descriptor -> Int
-cell d = fromIntegral (descriptorFd d) .&. (blockSize - 1)
-{-# INLINE cell #-}
+slotOf :: Descriptor -> Int
+slotOf d = fromIntegral (descriptorFd d) .&. (blockSize - 1)
+{-# INLINE slotOf #-}
 
 -- Words -------------------------------------------------------------------------------
 
@@ -198,7 +198,7 @@ flagPiecemeal :: Int
 flagPiecemeal = ownerFlag 1
 
 useCount :: Block -> Descriptor -> UseCount
-useCount b d = UseCount (blockWords b) (cell d) (descriptorGeneration d)
+useCount b d = UseCount (blockWords b) (slotOf d) (descriptorGeneration d)
 {-# INLINE useCount #-}
 
 -- | Take ownership of a descriptor that the kernel has just given to the caller. 'True' if a read or
@@ -214,7 +214,7 @@ openDescriptor stream fd = do
   pure (describe fd gen)
   where
     d0 = describe fd 0
-    i = cell d0
+    i = slotOf d0
     -- A thread that waited for the number's earlier owner may still be in the queue, about to notice that it was
     -- closed. It is left there; it makes all threads try again.
     ajar b j = do
@@ -263,7 +263,7 @@ isPiecemeal d = blockOf d >>= \b -> hasFlags (useCount b d) flagPiecemeal
 
 -- | The loop whose manager reports its events.
 readOwner :: Descriptor -> IO Owner
-readOwner d = blockOf d >>= \b -> readBoxedArray (blockOwners b) (cell d)
+readOwner d = blockOf d >>= \b -> readBoxedArray (blockOwners b) (slotOf d)
 {-# INLINE readOwner #-}
 
 -- | The owner's loop, or the one that is going to be the owner.
@@ -274,13 +274,13 @@ loopOf (Moving l) = Just l
 
 -- | Change the owner, if it is still what 'readOwner' returned.
 casOwner :: Descriptor -> Owner -> Owner -> IO Bool
-casOwner d !old !new = blockOf d >>= \b -> casBoxedArray (blockOwners b) (cell d) old new
+casOwner d !old !new = blockOf d >>= \b -> casBoxedArray (blockOwners b) (slotOf d) old new
 
 -- Queues ------------------------------------------------------------------------------
 
 queueIndex :: Descriptor -> Direction -> Int
-queueIndex d Reading = 2 * cell d
-queueIndex d Writing = 2 * cell d + 1
+queueIndex d Reading = 2 * slotOf d
+queueIndex d Writing = 2 * slotOf d + 1
 {-# INLINE queueIndex #-}
 
 -- | The queue of a direction.
@@ -346,7 +346,7 @@ leaveQueue d dir n = do
 deliver :: Loop -> Token -> Events -> IO ()
 deliver l tok evs = do
   b <- blockOf d
-  w <- readWord (blockWords b) (cell d)
+  w <- readWord (blockWords b) (slotOf d)
   when (wordGeneration w == descriptorGeneration d) $ do
     when (hides && w .&. flagHides == 0) (void (setFlags (useCount b d) flagHides))
     when (evs `overlaps` evtRead) (wakeQueue l onLoop d Reading)

@@ -2,7 +2,7 @@
 -- Waiting for work outside the loops: of a GHC thread, the kernel, or a library that
 -- calls back. For modules that implement system calls.
 --
--- The waiting thread and the worker share one cell:
+-- The waiting thread and the worker share one word:
 --
 -- @
 --   0 in progress  -> 1 (the worker, with the result: it resumes the thread)
@@ -13,7 +13,7 @@
 -- @
 --
 -- When the work has begun, the thread puts the action that cancels it into a reference. The
--- interrupter takes the action out. After putting it in, the thread checks the cell, and takes the action out
+-- interrupter takes the action out. After putting it in, the thread checks the word, and takes the action out
 -- itself if it was too late for the interrupter. The one that takes it out runs it, so it runs once. That may be another
 -- thread than the one that waits, or a loop between turns; so the action's exceptions are raised in none of them, but
 -- go to the program's handler for uncaught exceptions.
@@ -54,36 +54,36 @@ data Promise a = Promise
 -- program's handler for uncaught exceptions. An exception from starting the work is raised in the thread.
 outside :: Loop -> Context -> (a -> Trace) -> Interrupted a -> (Promise a -> IO (IO ())) -> IO Trace
 outside l ctx k interrupted begin = do
-  cell <- newAtomicWords 1
+  word <- newAtomicWords 1
   giveUp <- newRef (pure ())
   let stopOnce = contained (join (swapRef giveUp (pure ())))
       withdraw = do
-        found <- casWord cell 0 0 leaving
+        found <- casWord word 0 0 leaving
         when (found == 0) (stopOnce >> when (leaving == 2) gone)
         pure (found == 0 && leaving == 2)
       insert w = do
         _ <- addWord (schedulerOutside (loopScheduler l)) 0 1
         when (leaving == 2) (registerWait giveUp (ownedBy l w) withdraw)
-        begun <- try (begin (Promise (finish w) ((== 0) <$> readWord cell 0)))
+        begun <- try (begin (Promise (finish w) ((== 0) <$> readWord word 0)))
         case begun of
           Left e -> True <$ finish w (Left e)
           Right stop -> do
             _ <- swapRef giveUp stop
-            state <- readWord cell 0
+            state <- readWord word 0
             True <$ when (state >= 2) stopOnce
-      -- Masked: the thread that has changed the cell has to resume the thread.
+      -- Masked: the thread that has changed the word has to resume the thread.
       finish w r = mask_ $ do
         -- Alive as long as there may be a result.
         touchRef giveUp
-        found <- casWord cell 0 0 1
+        found <- casWord word 0 0 1
         case found of
           0 -> True <$ back w (\() -> either Throw k r)
           3 -> do
-            again <- casWord cell 0 3 1
+            again <- casWord word 0 3 1
             when (again == 3) (unwanted r >> back w (\() -> Call (const awaitException)))
             pure False
           2 -> do
-            again <- casWord cell 0 2 1
+            again <- casWord word 0 2 1
             False <$ when (again == 2) (unwanted r)
           _ -> pure False
   parkWith ctx withdraw insert (outside l ctx k interrupted begin)

@@ -40,13 +40,13 @@ turnLength = 500000
 stride :: Int
 stride = 64
 
--- AtomicWords of 'loopPace': the steps to the next look at the clock, when the last was,
+-- Words of 'loopClock': the steps to the next look at the clock, when the last was,
 -- when the turn began, looks left.
-cellStride, cellSeen, cellEnd, cellLooks :: Int
-cellStride = 0
-cellSeen = 1
-cellEnd = 2
-cellLooks = 3
+wordStride, wordSeen, wordEnd, wordLooks :: Int
+wordStride = 0
+wordSeen = 1
+wordEnd = 2
+wordLooks = 3
 
 -- | Run ready threads until there are none, or the turn is over: then 'True'. What a
 -- thread throws ends the turn, and is raised in the thread in one of the next.
@@ -197,38 +197,38 @@ withoutHandler ctx = case ctx of
 beginTurn :: Loop -> IO Int
 beginTurn l = do
   Instant t <- now
-  pokeWord pace cellSeen (fromIntegral t)
-  pokeWord pace cellEnd (fromIntegral t + turnLength)
-  pokeWord pace cellLooks (turnSteps `div` stride)
-  max 1 <$> peekWord pace cellStride
+  pokeWord clock wordSeen (fromIntegral t)
+  pokeWord clock wordEnd (fromIntegral t + turnLength)
+  pokeWord clock wordLooks (turnSteps `div` stride)
+  max 1 <$> peekWord clock wordStride
   where
-    pace = loopPace l
+    clock = loopClock l
 
 -- | Read the clock. The result is the number of steps until the next reading, or 0 when the turn is over.
 look :: Loop -> IO Int
 look l = do
   Instant t <- now
   let t' = fromIntegral t
-  seen <- peekWord pace cellSeen
-  end <- peekWord pace cellEnd
-  left <- peekWord pace cellLooks
-  steps <- max 1 <$> peekWord pace cellStride
+  seen <- peekWord clock wordSeen
+  end <- peekWord clock wordEnd
+  left <- peekWord clock wordLooks
+  steps <- max 1 <$> peekWord clock wordStride
   let steps'
         | t' - seen > turnLength `div` 4 = max 1 (steps `div` 8)
         | t' - seen < turnLength `div` 32 = min stride (steps * 2)
         | otherwise = steps
-  pokeWord pace cellSeen t'
-  pokeWord pace cellLooks (left - 1)
-  pokeWord pace cellStride steps'
+  pokeWord clock wordSeen t'
+  pokeWord clock wordLooks (left - 1)
+  pokeWord clock wordStride steps'
   pure (if left <= 1 || t' >= end then 0 else steps')
   where
     -- As in 'noteContext'.
-    pace = loopPace (lazy l)
+    clock = loopClock (lazy l)
 {-# NOINLINE look #-}
 
 -- | When the loop's machine last looked at the clock, in nanoseconds; from any thread. It changes with every turn.
 lastLook :: Loop -> IO Int
-lastLook l = peekWord (loopPace l) cellSeen
+lastLook l = peekWord (loopClock l) wordSeen
 
 -- | The running thread threw. It comes to its handlers in another turn, so that
 -- threads that only throw cannot keep the loop from its events.

@@ -62,11 +62,11 @@ setRest (Fifo q) rest = boxedArrayAt q atRest >>= \slot -> writeBoxedArray slot 
 
 -- The positions: where to take in the first chunk; where to put in the last; by how much the last chunk is
 -- ahead of the first, in places; and up to where the first one is clear.
-cellTake, cellPut, cellAhead, cellClear :: Int
-cellTake = 0
-cellPut = 1
-cellAhead = 2
-cellClear = 3
+wordTake, wordPut, wordAhead, wordClear :: Int
+wordTake = 0
+wordPut = 1
+wordAhead = 2
+wordClear = 3
 
 -- | Threads in a chunk: with its two words of header it is one block of the collector's. (What is more
 -- than 3 KiB is never copied.)
@@ -102,10 +102,10 @@ pushFifo q task = do
 
 put :: AtomicWords -> Fifo -> Task -> IO ()
 put positions q task = do
-  i <- peekWord positions cellPut
+  i <- peekWord positions wordPut
   chunk <- lastOf q
   writeSmallArray chunk i task
-  if i /= chunkSize - 1 then pokeWord positions cellPut (i + 1) else extend q
+  if i /= chunkSize - 1 then pokeWord positions wordPut (i + 1) else extend q
 {-# INLINE put #-}
 
 -- | The last chunk is full. The first one stays open.
@@ -113,27 +113,27 @@ extend :: Fifo -> IO ()
 extend q = do
   full <- lastOf q
   positions <- positionsOf q
-  ahead <- peekWord positions cellAhead
+  ahead <- peekWord positions wordAhead
   Chunks next final spare <- restOf q
   final' <- if ahead == 0 then pure final else (full : final) <$ freezeSmallArray full
   case spare of
     chunk : _ -> setLast q chunk
     [] -> newSmallArray chunkSize vacant >>= setLast q
   setRest q (Chunks next final' [])
-  pokeWord positions cellPut 0
-  pokeWord positions cellAhead (ahead + chunkSize)
+  pokeWord positions wordPut 0
+  pokeWord positions wordAhead (ahead + chunkSize)
 {-# NOINLINE extend #-}
 
 -- | Take the first thread of the queue; 'Idle' if there is none. O(1).
 popFifo :: Fifo -> IO Task
 popFifo q = do
   positions <- positionsOf q
-  i <- peekWord positions cellTake
-  end <- peekWord positions cellPut
+  i <- peekWord positions wordTake
+  end <- peekWord positions wordPut
   if i /= end
     then takeAt positions q i
     else do
-      ahead <- peekWord positions cellAhead
+      ahead <- peekWord positions wordAhead
       if ahead /= 0 then takeAt positions q i else pure vacant
 {-# INLINE popFifo #-}
 
@@ -142,7 +142,7 @@ takeAt :: AtomicWords -> Fifo -> Int -> IO Task
 takeAt positions q i = do
   chunk <- firstOf q
   task <- readSmallArray chunk i
-  if i /= chunkSize - 1 then pokeWord positions cellTake (i + 1) else advance q
+  if i /= chunkSize - 1 then pokeWord positions wordTake (i + 1) else advance q
   pure task
 {-# INLINE takeAt #-}
 
@@ -152,10 +152,10 @@ advance q = do
   used <- firstOf q
   copySmallArray vacancies used 0 chunkSize
   positions <- positionsOf q
-  pokeWord positions cellTake 0
-  pokeWord positions cellClear 0
-  ahead <- peekWord positions cellAhead
-  pokeWord positions cellAhead (ahead - chunkSize)
+  pokeWord positions wordTake 0
+  pokeWord positions wordClear 0
+  ahead <- peekWord positions wordAhead
+  pokeWord positions wordAhead (ahead - chunkSize)
   Chunks next final _ <- restOf q
   case next of
     chunk : next' -> chunk `followedBy` Chunks next' final [used]
@@ -175,20 +175,20 @@ advance q = do
 tidyFifo :: Fifo -> IO ()
 tidyFifo q = do
   positions <- positionsOf q
-  clear <- peekWord positions cellClear
-  taken <- peekWord positions cellTake
+  clear <- peekWord positions wordClear
+  taken <- peekWord positions wordTake
   when (clear < taken) $ do
     chunk <- firstOf q
     copySmallArray vacancies chunk clear (taken - clear)
-    pokeWord positions cellClear taken
+    pokeWord positions wordClear taken
 
 -- | The number of threads in the queue.
 sizeFifo :: Fifo -> IO Int
 sizeFifo q = do
   positions <- positionsOf q
-  taken <- peekWord positions cellTake
-  end <- peekWord positions cellPut
-  ahead <- peekWord positions cellAhead
+  taken <- peekWord positions wordTake
+  end <- peekWord positions wordPut
+  ahead <- peekWord positions wordAhead
   pure (ahead + end - taken)
 {-# INLINE sizeFifo #-}
 
@@ -234,5 +234,5 @@ exchangeFifoIn q ctx task = do
   case ctx of
     Plain -> put positions q task
     _ -> put positions q (\() -> Enter ctx task)
-  takeAt positions q =<< peekWord positions cellTake
+  takeAt positions q =<< peekWord positions wordTake
 {-# INLINE exchangeFifoIn #-}

@@ -1,3 +1,5 @@
+{-# LANGUAGE RecordWildCards #-}
+
 -- |
 -- Loops, one for each capability (Li and Zdancewic 2007, section 4.4). A loop runs threads for a turn, handles
 -- events and timers that are due, and sleeps when no thread is ready. The loops of a scheduler
@@ -88,30 +90,32 @@ defaultSettings =
 startScheduler :: Settings -> IO Scheduler
 startScheduler settings = mask_ $ do
   count <- maybe getNumCapabilities (pure . max 1) (settingsLoops settings)
-  loops <- newRef =<< newBoxedArray 0 (error "Weft.Hybrid.Scheduler: no loops")
-  scheduler <-
-    Scheduler loops
-      <$> newAtomicWords (count + 1)
-      <*> newAtomicWords 2
-      <*> newAtomicWords 3
-      <*> newAtomicWords 1
-      <*> pure (settingsGrace settings)
-      <*> newEmptyMVar
-      <*> pure (settingsOnException settings)
-      <*> pure (settingsOnDeadlock settings)
-      <*> pure (settingsOnStall settings)
-      <*> newAtomicWords 1
-      <*> newEmptyMVar
-      <*> forkGeneration
-      <*> newNumber
+  schedulerLoops <- newRef =<< newBoxedArray 0 (error "Weft.Hybrid.Scheduler: no loops")
+  schedulerIdle <- newAtomicWords (count + 1)
+  schedulerStop <- newAtomicWords 2
+  schedulerEnding <- newAtomicWords 3
+  schedulerOutside <- newAtomicWords 1
+  schedulerEnded <- newEmptyMVar
+  schedulerWatched <- newAtomicWords 1
+  schedulerWake <- newEmptyMVar
+  schedulerGeneration <- forkGeneration
+  schedulerNumber <- newNumber
+  let scheduler =
+        Scheduler
+          { schedulerGrace = settingsGrace settings,
+            schedulerOnException = settingsOnException settings,
+            schedulerOnDeadlock = settingsOnDeadlock settings,
+            schedulerOnStall = settingsOnStall settings,
+            ..
+          }
   made <- newLoops settings scheduler [0 .. count - 1]
   case made of
     [] -> pure ()
     first : _ -> do
       slots <- newBoxedArray count first
       forM_ (zip [0 ..] made) (uncurry (writeBoxedArray slots))
-      writeRef loops slots
-  writeWord (schedulerStop scheduler) cellRunning count
+      writeRef schedulerLoops slots
+  writeWord schedulerStop wordRunning count
   noteStarted scheduler
   forM_ made $ \l ->
     forkPinned (loopIndex l) ("weft hybrid loop " <> show (loopIndex l)) $ \unmask ->
@@ -129,20 +133,20 @@ newLoops settings scheduler (i : rest) = do
   (l :) <$> newLoops settings scheduler rest `onException` requestStop (loopManager l)
 
 newLoop :: Settings -> Scheduler -> Int -> IO Loop
-newLoop settings scheduler i = do
-  registry <- registryFor
+newLoop settings loopScheduler loopIndex = do
+  registry <- newManagerRegistry
   timers <- newQueue
-  manager <- newManager (-1) registry timers (void . fireTimer) newDefaultBackend
-  ready <- newReady (settingsPolicy settings)
-  inbox <- newRef NoMail
-  ctx <- newRef Plain
-  pace <- newStatistics 4
-  let l = Loop i manager ready inbox ctx pace (Owner l) (Moving l) scheduler
+  loopManager <- newManager (-1) registry timers (void . fireTimer) newDefaultBackend
+  loopReady <- newReady (settingsPolicy settings)
+  loopInbox <- newRef NoMail
+  loopContext <- newRef Plain
+  loopClock <- newStatistics 4
+  let l = Loop {loopOwner = Owner l, loopMoving = Moving l, ..}
   pure l
 
-cellStop, cellRunning :: Int
-cellStop = 0
-cellRunning = 1
+wordStop, wordRunning :: Int
+wordStop = 0
+wordRunning = 1
 
 -- | Kill all threads, wait until they have ended, end the loops and release their kernel objects.
 -- Returns when that is done: after 'settingsGrace' and a turn at the latest. Threads that
@@ -151,7 +155,7 @@ cellRunning = 1
 stopScheduler :: Scheduler -> IO ()
 stopScheduler scheduler = do
   mask_ $ do
-    writeWord (schedulerStop scheduler) cellStop 1
+    writeWord (schedulerStop scheduler) wordStop 1
     slots <- readRef (schedulerLoops scheduler)
     forM_ [0 .. sizeBoxedArray slots - 1] $ \i -> readBoxedArray slots i >>= wakeManager . loopManager
   readMVar (schedulerEnded scheduler)
@@ -198,7 +202,7 @@ runLoop l = do
   go
   where
     go = do
-      stop <- peekWord (schedulerStop (loopScheduler l)) cellStop
+      stop <- peekWord (schedulerStop (loopScheduler l)) wordStop
       if stop /= 0 then endThreads l (takeInbox l) >> endLoop l else once >> go
     once = do
       takeInbox l
@@ -220,13 +224,13 @@ idle l = do
     setIdle 1
     void (addWord (schedulerIdle scheduler) 0 1)
     block (loopManager l)
-    mine <- casWord (schedulerIdle scheduler) cell 1 0
+    mine <- casWord (schedulerIdle scheduler) word 1 0
     when (mine == 1) (void (addWord (schedulerIdle scheduler) 0 (-1)))
     wakeWatchdog scheduler
   where
     scheduler = loopScheduler l
-    cell = loopIndex l + 1
-    setIdle = writeWord (schedulerIdle scheduler) cell
+    word = loopIndex l + 1
+    setIdle = writeWord (schedulerIdle scheduler) word
 
 takeInbox :: Loop -> IO ()
 takeInbox l = do
@@ -277,5 +281,5 @@ endLoop :: Loop -> IO ()
 endLoop l = do
   requestStop (loopManager l)
   void (step (loopManager l))
-  left <- addWord (schedulerStop (loopScheduler l)) cellRunning (-1)
+  left <- addWord (schedulerStop (loopScheduler l)) wordRunning (-1)
   when (left == 1) (noteEnded (loopScheduler l) >> endWatchdog (loopScheduler l) >> void (tryPutMVar (schedulerEnded (loopScheduler l)) ()))

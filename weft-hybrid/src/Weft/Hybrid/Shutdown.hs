@@ -37,32 +37,32 @@ import Weft.Hybrid.Ready
 import Weft.Hybrid.Trace
 import Weft.Sys
 
-cellKnow, cellNotified, cellAlive :: Int
-cellKnow = 0
-cellNotified = 1
-cellAlive = 2
+wordKnow, wordNotified, wordAlive :: Int
+wordKnow = 0
+wordNotified = 1
+wordAlive = 2
 
 -- | Run the loop until its threads have ended, given how it empties its inbox. For the loop's
 -- thread, once the scheduler is to stop.
 endThreads :: Loop -> IO () -> IO ()
 endThreads l takeInbox = do
   limit <- after (schedulerGrace scheduler) <$> now
-  count cellKnow
+  count wordKnow
   untilNotified limit
   untilEnded limit
   where
     scheduler = loopScheduler l
-    count cell = void (addWord (schedulerEnding scheduler) cell 1)
-    reached cell = do
+    count word = void (addWord (schedulerEnding scheduler) word 1)
+    reached word = do
       loops <- sizeBoxedArray <$> readRef (schedulerLoops scheduler)
-      (>= loops) <$> readWord (schedulerEnding scheduler) cell
+      (>= loops) <$> readWord (schedulerEnding scheduler) word
 
     untilNotified limit = do
-      all' <- reached cellKnow
+      all' <- reached wordKnow
       if all'
         then do
           _ <- notifyAll
-          count cellNotified
+          count wordNotified
         else do
           late <- turn limit
           unless late (untilNotified limit)
@@ -70,8 +70,8 @@ endThreads l takeInbox = do
     -- A thread that resumes a thread of this loop is counted until the latter is in the inbox. So the inbox is
     -- checked last.
     untilEnded limit = do
-      notified <- reached cellNotified
-      alive <- readWord (schedulerEnding scheduler) cellAlive
+      notified <- reached wordNotified
+      alive <- readWord (schedulerEnding scheduler) wordAlive
       outside <- readWord (schedulerOutside scheduler) 0
       takeInbox
       ready <- sizeReady (loopReady l)
@@ -150,7 +150,7 @@ notify l ctx = do
 -- | Mark a thread as notified, and count it until its end. 'False' if it was notified before, or has ended.
 claim :: Loop -> Thread -> IO Bool
 claim l t = do
-  void (addWord (schedulerEnding scheduler) cellAlive 1)
+  void (addWord (schedulerEnding scheduler) wordAlive 1)
   mine <- mark
   mine <$ unless mine over
   where
@@ -163,4 +163,4 @@ claim l t = do
           ok <- casRef (threadWatchers t) watchers (Watchers (IntMap.insert 0 (Hears (const over)) ws))
           if ok then pure True else mark
         _ -> pure False
-    over = void (addWord (schedulerEnding scheduler) cellAlive (-1))
+    over = void (addWord (schedulerEnding scheduler) wordAlive (-1))

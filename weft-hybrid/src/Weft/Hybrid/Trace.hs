@@ -228,7 +228,7 @@ data Loop = Loop
     -- | The running thread's context, for when it throws. Used by the loop only.
     loopContext :: !(Ref Context),
     -- | When the interpreter reads the clock (see there). Written by the loop.
-    loopPace :: !AtomicWords,
+    loopClock :: !AtomicWords,
     -- | The loop as an owner of descriptors: one 'Owner' and one 'Moving', since these are compared
     -- by their addresses.
     loopOwner, loopMoving :: Owner,
@@ -267,10 +267,10 @@ data Inbox = NoMail | Mail !Context Task Inbox
 data Scheduler = Scheduler
   { -- | Written before any loop runs.
     schedulerLoops :: !(Ref (BoxedArray Loop)),
-    -- | Cell 0: the number of loops that sleep, or are about to. Cell i+1: 1 if loop i does; set by the loop, cleared
-    -- by compare-and-swap, and whoever clears it decrements cell 0.
+    -- | Word 0: the number of loops that sleep, or are about to. Word i+1: 1 if loop i does; set by the loop, cleared
+    -- by compare-and-swap, and whoever clears it decrements word 0.
     schedulerIdle :: !AtomicWords,
-    -- | Cell 0: 1 when the loops have to end; any thread writes it, once. Cell 1: the number of loops
+    -- | Word 0: 1 when the loops have to end; any thread writes it, once. Word 1: the number of loops
     -- that still run; each decrements it.
     schedulerStop :: !AtomicWords,
     -- | Counters of "Weft.Hybrid.Shutdown": loops that know of the end; loops that have killed their
@@ -288,7 +288,7 @@ data Scheduler = Scheduler
     schedulerOnDeadlock :: !(String -> IO ()),
     -- | 'Weft.Hybrid.Scheduler.settingsOnStall'.
     schedulerOnStall :: !(Maybe String -> Duration -> IO ()),
-    -- | Cell 0: 1 while the watchdog waits for 'schedulerWake', because all loops sleep.
+    -- | Word 0: 1 while the watchdog waits for 'schedulerWake', because all loops sleep.
     schedulerWatched :: !AtomicWords,
     schedulerWake :: !(MVar ()),
     -- | The process image that made it ('forkGeneration').

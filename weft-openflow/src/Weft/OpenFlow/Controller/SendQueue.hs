@@ -142,7 +142,7 @@ drain o = do
 -- | A buffer of messages, and counters. Used by one thread. Appending a message allocates nothing.
 data Out = Out
   { -- | The number of bytes used, the size of the buffer, and the counters.
-    outCells :: !AtomicWords,
+    outWords :: !AtomicWords,
     outBuffer :: !(IORef (ForeignPtr Word8)),
     -- | Full buffers before this one, the last one first.
     outFull :: !(IORef [ByteString])
@@ -152,30 +152,30 @@ data Out = Out
 data Count = CountPacket | CountReply | CountFault | CountForged
   deriving (Enum)
 
-cellUsed, cellSize, cellCounts :: Int
-cellUsed = 0
-cellSize = 1
-cellCounts = 2
+wordUsed, wordSize, wordCounts :: Int
+wordUsed = 0
+wordSize = 1
+wordCounts = 2
 
 -- | An empty buffer of that many bytes. It grows when needed.
 newOut :: Int -> IO Out
 newOut size = do
-  cells <- newAtomicWords 6
-  pokeWord cells cellUsed 0
-  pokeWord cells cellSize size
-  mapM_ (\i -> pokeWord cells i 0) [cellCounts .. 5]
-  Out cells <$> (B.mallocByteString size >>= newIORef) <*> newIORef []
+  ws <- newAtomicWords 6
+  pokeWord ws wordUsed 0
+  pokeWord ws wordSize size
+  mapM_ (\i -> pokeWord ws i 0) [wordCounts .. 5]
+  Out ws <$> (B.mallocByteString size >>= newIORef) <*> newIORef []
 
 -- | Increment a counter.
 count :: Out -> Count -> IO ()
-count o what = peekWord (outCells o) i >>= pokeWord (outCells o) i . (+ 1)
+count o what = peekWord (outWords o) i >>= pokeWord (outWords o) i . (+ 1)
   where
-    i = cellCounts + fromEnum what
+    i = wordCounts + fromEnum what
 {-# INLINE count #-}
 
 -- | The value of a counter.
 counted :: Out -> Count -> IO Int
-counted o what = peekWord (outCells o) (cellCounts + fromEnum what)
+counted o what = peekWord (outWords o) (wordCounts + fromEnum what)
 
 -- | Append a message. 'False' if the version has no encoding for it; then nothing was appended.
 writeMessage :: Out -> Version -> Xid -> Message -> IO Bool
@@ -194,30 +194,30 @@ writePut o message = case putSize message of
 -- | Append the given number of bytes, which the action writes.
 append :: Out -> Int -> (Ptr Word8 -> IO ()) -> IO ()
 append o n write = do
-  used <- peekWord (outCells o) cellUsed
-  size <- peekWord (outCells o) cellSize
+  used <- peekWord (outWords o) wordUsed
+  size <- peekWord (outWords o) wordSize
   at <- if used + n <= size then pure used else 0 <$ anotherBuffer o n
   p <- readIORef (outBuffer o)
   unsafeWithForeignPtr p (\start -> write (start `plusPtr` at))
-  pokeWord (outCells o) cellUsed (at + n)
+  pokeWord (outWords o) wordUsed (at + n)
 {-# INLINE append #-}
 
 -- | Start another buffer, with room for at least that many bytes.
 anotherBuffer :: Out -> Int -> IO ()
 anotherBuffer o n = do
-  used <- peekWord (outCells o) cellUsed
+  used <- peekWord (outWords o) wordUsed
   p <- readIORef (outBuffer o)
   modifyIORef' (outFull o) (B.fromForeignPtr p 0 used :)
   B.mallocByteString size >>= writeIORef (outBuffer o)
-  pokeWord (outCells o) cellSize size
-  pokeWord (outCells o) cellUsed 0
+  pokeWord (outWords o) wordSize size
+  pokeWord (outWords o) wordUsed 0
   where
     size = max 65536 n
 
 -- | The messages in the buffer, as strings to send. The buffer must not be used afterwards.
 finishOut :: Out -> IO [ByteString]
 finishOut o = do
-  used <- peekWord (outCells o) cellUsed
+  used <- peekWord (outWords o) wordUsed
   p <- readIORef (outBuffer o)
   full <- readIORef (outFull o)
   pure (reverse ([B.fromForeignPtr p 0 used | used > 0] ++ filter (not . B.null) full))
