@@ -4,10 +4,14 @@
  *
  *   load --port P [--host A] [--path P] --connections N [--threads T]
  *        [--warmup S] [--duration S] [--watch PID] [--hold] [--cut]
- *        [--browser] [--post BYTES]
+ *        [--browser] [--post BYTES] [--tls kept|full|resumed]
  *
  * With --browser a request has the ten fields that a browser sends. With --post it is
  * a POST with a body of so many bytes.
+ * With --tls the connections are of TLS, and certificates are not checked. They are
+ * kept; or there is one for each request, with a full handshake or one that resumes
+ * the session of the connection before. A latency then begins with the connection,
+ * and the next one is opened when the server has closed this one.
  * --path may be given as a pattern with one %ld and --files N: each request then
  * asks for the file of a number from 0 to N-1 at random (the same numbers in
  * every run).
@@ -19,11 +23,13 @@
  * With --watch the result has the CPU time that process PID used during the
  * measured time, read at its two ends. */
 #define _GNU_SOURCE
+#include "peer-tls.h"
 #include "peer.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,11 +50,17 @@ static char *whole;        /* a request with its body, with --post */
 static size_t whole_length;
 static long files;         /* 0: one request for all */
 static int cut;            /* do not wait for the ends of answers */
+static enum { CLEAR, KEPT, FULL, RESUMED } tls = CLEAR;
+static SSL_CTX *context;
 static pthread_barrier_t connected, begin;
 
 typedef struct {
   int fd;
   int waiting; /* a request is out */
+  SSL *tls;
+  SSL_SESSION *session; /* the last one, to be resumed */
+  int unsent;           /* the request waits for the handshake */
+  int closing;          /* answered; the server is to close the connection */
   size_t have; /* bytes of the answer's head so far; with the end of the head: of the answer */
   size_t length; /* of the answer, once its head is complete */
   size_t sent; /* of a request with a body */
@@ -61,31 +73,13 @@ typedef struct {
   const char *host;
   long port;
   long count;
+  int epoll;
   connection *connections;
   latencies measured;
   uint64_t total; /* answers since the start, warm-up included */
   uint64_t bytes; /* received in the measured time */
   pthread_t thread;
 } worker;
-
-/* The length of an answer whose head is among these bytes, or 0. */
-static size_t answer_length(char *bytes, size_t have) {
-  char *end = memmem(bytes, have, "\r\n\r\n", 4);
-  errno = 0;
-  if (end == NULL && have == READ_SIZE)
-    die("a head of more than %d bytes", READ_SIZE);
-  if (end == NULL)
-    return 0;
-  if (have < 12 || memcmp(bytes, "HTTP/1.", 7) != 0 || memcmp(bytes + 8, " 200", 4) != 0)
-    die("not a 200 answer: %.*s", 40, bytes);
-  *end = '\0';
-  char *field = strcasestr(bytes, "\r\ncontent-length:");
-  if (field == NULL)
-    die("an answer without Content-Length");
-  size_t body = strtoul(field + 17, NULL, 10);
-  *end = '\r';
-  return (size_t)(end - bytes) + 4 + body;
-}
 
 /* xorshift64*: the same sequence in every run. */
 static long next_number(connection *c) {
@@ -119,11 +113,21 @@ static void send_more(connection *c) {
   }
 }
 
+/* Send a request over TLS: at once, or when the handshake is complete. */
+static void send_tls(connection *c) {
+  c->unsent = tls_send(c->tls, request, strlen(request)) == 0;
+}
+
 static void send_request(connection *c) {
-  if (whole != NULL) {
-    c->have = c->length = c->sent = 0;
-    c->waiting = 1;
+  c->have = c->length = c->sent = 0;
+  c->waiting = 1;
+  if (tls != FULL && tls != RESUMED)
     c->sent_ns = now_ns();
+  if (c->tls != NULL) {
+    send_tls(c);
+    return;
+  }
+  if (whole != NULL) {
     send_more(c);
     return;
   }
@@ -134,22 +138,43 @@ static void send_request(connection *c) {
     text = numbered;
   }
   size_t length = strlen(text);
-  c->have = c->length = 0;
-  c->waiting = 1;
-  c->sent_ns = now_ns();
   ssize_t sent = send(c->fd, text, length, MSG_NOSIGNAL);
   if (sent != (ssize_t)length)
     die("send");
 }
 
-/* Read once; 1 when the answer is complete. What follows the head is dropped. */
+/* A new connection. */
+static void open_connection(worker *w, connection *c) {
+  c->sent_ns = now_ns();
+  c->fd = peer_connect(w->host, w->port);
+  if (tls != CLEAR)
+    c->tls = tls_over(context, c->fd, tls == RESUMED ? c->session : NULL, tls == RESUMED ? &c->session : NULL);
+}
+
+/* After an answer, with a connection for each request: whether the server has closed it. */
+static int closed_by_server(connection *c) {
+  char byte;
+  ssize_t got = tls_receive(c->tls, &byte, 1);
+  if (got > 0)
+    die("bytes after the end of an answer");
+  if (got < 0)
+    return 0;
+  /* OpenSSL resumes no session of a connection that was not shut down. */
+  SSL_set_shutdown(c->tls, SSL_SENT_SHUTDOWN | SSL_RECEIVED_SHUTDOWN);
+  SSL_free(c->tls);
+  close(c->fd);
+  c->closing = 0;
+  return 1;
+}
+
+/* Read once: 1 when the answer is complete, -1 when there was nothing. What follows the head is dropped. */
 static int receive(worker *w, connection *c) {
   static __thread char body[BODY_SIZE];
   char *into = c->length == 0 ? c->head + c->have : body;
   size_t room = c->length == 0 ? READ_SIZE - c->have : BODY_SIZE;
-  ssize_t got = recv(c->fd, into, room, 0);
+  ssize_t got = c->tls != NULL ? tls_receive(c->tls, into, room) : recv(c->fd, into, room, 0);
   if (got < 0 && errno == EAGAIN)
-    return 0;
+    return -1;
   if (got <= 0) {
     errno = got == 0 ? 0 : errno;
     die("the server closed a connection");
@@ -170,53 +195,103 @@ static int readable(int fd) {
   return recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
 }
 
+static void watch_connection(worker *w, connection *c) {
+  struct epoll_event event = {.events = whole != NULL ? EPOLLIN | EPOLLOUT | EPOLLET : EPOLLIN, .data.ptr = c};
+  fcntl(c->fd, F_SETFL, O_NONBLOCK);
+  if (epoll_ctl(w->epoll, EPOLL_CTL_ADD, c->fd, &event) < 0)
+    die("epoll_ctl");
+}
+
+/* A connection is kept, or there is one for each request. */
+static int once(void) { return tls == FULL || tls == RESUMED; }
+
 static void open_connections(worker *w) {
   w->connections = calloc((size_t)w->count, sizeof *w->connections);
   if (w->connections == NULL)
     die("calloc");
   for (long i = 0; i < w->count; i++)
-    w->connections[i].fd = peer_connect(w->host, w->port);
+    open_connection(w, &w->connections[i]);
   for (long i = 0; i < w->count; i++) {
     connection *c = &w->connections[i];
     c->numbers = 0x9e3779b97f4a7c15u * (uint64_t)(i + 1);
     if (!cut) {
       send_request(c);
-      while (!receive(w, c))
+      while (receive(w, c) <= 0)
         ;
       c->waiting = 0;
     }
-    fcntl(c->fd, F_SETFL, O_NONBLOCK);
+    if (!once())
+      watch_connection(w, c);
+    else
+      while (!closed_by_server(c))
+        ;
   }
+}
+
+static void next_request(worker *w, connection *c) {
+  if (once()) {
+    open_connection(w, c);
+    watch_connection(w, c);
+  }
+  send_request(c);
 }
 
 static void answered(worker *w, connection *c, int now, long *out) {
   w->total++;
   if (now == MEASURE)
     latencies_add(&w->measured, now_ns() - c->sent_ns);
+  if (tls == RESUMED && !SSL_session_reused(c->tls))
+    die("the server did not resume a session");
   if (now == DRAIN) {
     c->waiting = 0;
     --*out;
+  } else if (once()) {
+    c->waiting = 0;
+    c->closing = 1;
   } else {
     send_request(c);
   }
 }
 
+/* OpenSSL may have bytes of which the socket knows nothing, so read until there is nothing. */
+static void exchange_tls(worker *w, connection *c, int now, long *out) {
+  if (c->unsent)
+    send_tls(c);
+  while (c->waiting && !c->unsent) {
+    int whole_answer = receive(w, c);
+    if (whole_answer < 0)
+      break;
+    if (whole_answer > 0)
+      answered(w, c, now, out);
+  }
+  if (!c->closing || !closed_by_server(c))
+    return;
+  if (now == DRAIN)
+    --*out;
+  else
+    next_request(w, c);
+}
+
 /* Until the main thread says DRAIN and every answer has come. */
-static void exchange(worker *w, int epoll) {
+static void exchange(worker *w) {
   struct epoll_event events[EVENTS];
   long out = w->count;
   uint64_t last = now_ns();
   for (long i = 0; i < w->count; i++)
-    send_request(&w->connections[i]);
+    next_request(w, &w->connections[i]);
   while (out > 0 && !(cut && atomic_load_explicit(&phase, memory_order_relaxed) == DRAIN)) {
-    int count = epoll_wait(epoll, events, EVENTS, 100);
+    int count = epoll_wait(w->epoll, events, EVENTS, 100);
     int now = atomic_load_explicit(&phase, memory_order_relaxed);
     if (count < 0 && errno != EINTR)
       die("epoll_wait");
     for (int i = 0; i < count; i++) {
       connection *c = events[i].data.ptr;
+      if (tls != CLEAR) {
+        exchange_tls(w, c, now, &out);
+        continue;
+      }
       if (whole == NULL) {
-        if (receive(w, c))
+        if (receive(w, c) > 0)
           answered(w, c, now, &out);
         continue;
       }
@@ -224,7 +299,7 @@ static void exchange(worker *w, int epoll) {
       if (c->waiting)
         send_more(c);
       while (c->waiting && readable(c->fd))
-        if (receive(w, c))
+        if (receive(w, c) > 0)
           answered(w, c, now, &out);
     }
     if (count > 0)
@@ -237,18 +312,13 @@ static void exchange(worker *w, int epoll) {
 
 static void *work(void *argument) {
   worker *w = argument;
-  int epoll = epoll_create1(EPOLL_CLOEXEC);
-  if (epoll < 0)
+  w->epoll = epoll_create1(EPOLL_CLOEXEC);
+  if (w->epoll < 0)
     die("epoll_create1");
   open_connections(w);
-  for (long i = 0; i < w->count; i++) {
-    struct epoll_event event = {.events = whole != NULL ? EPOLLIN | EPOLLOUT | EPOLLET : EPOLLIN, .data.ptr = &w->connections[i]};
-    if (epoll_ctl(epoll, EPOLL_CTL_ADD, w->connections[i].fd, &event) < 0)
-      die("epoll_ctl");
-  }
   pthread_barrier_wait(&connected);
   pthread_barrier_wait(&begin);
-  exchange(w, epoll);
+  exchange(w);
   return NULL;
 }
 
@@ -299,9 +369,9 @@ static void write_request(const char *host, long port, const char *path, int bro
   char length_field[64] = "";
   if (body >= 0)
     snprintf(length_field, sizeof length_field, "Content-Length: %ld\r\n", body);
-  size_t length = (size_t)snprintf(request, sizeof request, "%s %s HTTP/1.1\r\nHost: %s:%ld\r\n%s%s\r\n",
+  size_t length = (size_t)snprintf(request, sizeof request, "%s %s HTTP/1.1\r\nHost: %s:%ld\r\n%s%s%s\r\n",
                                    body >= 0 ? "POST" : "GET", path, host, port, browser ? browser_fields : "",
-                                   length_field);
+                                   once() ? "Connection: close\r\n" : "", length_field);
   if (length >= sizeof request)
     die("the path is too long");
   if (body < 0)
@@ -322,8 +392,11 @@ static worker *start_workers(int argc, char **argv, long threads) {
   errno = 0;
   if (port == 0 || threads < 1 || connections < threads || workers == NULL)
     die("usage: load --port P [--path P] [--files N] --connections N "
-        "[--threads T <= N] [--warmup S] [--duration S] [--watch PID] [--hold] [--cut] [--browser] [--post BYTES]");
+        "[--threads T <= N] [--warmup S] [--duration S] [--watch PID] [--hold] [--cut] [--browser] [--post BYTES] "
+        "[--tls kept|full|resumed]");
   files = option_long(argc, argv, "files", 0);
+  if (tls != CLEAR && (files > 0 || cut || option_long(argc, argv, "post", -1) >= 0))
+    die("--tls is for requests without a body, of one path, whose answers are waited for");
   write_request(host, port, option(argc, argv, "path", "/"), option_flag(argc, argv, "browser"),
                 option_long(argc, argv, "post", -1));
   for (long i = 0; i < threads; i++) {
@@ -336,11 +409,22 @@ static worker *start_workers(int argc, char **argv, long threads) {
   return workers;
 }
 
+static void read_tls(const char *word) {
+  if (word == NULL)
+    return;
+  tls = strcmp(word, "kept") == 0 ? KEPT : strcmp(word, "full") == 0 ? FULL : RESUMED;
+  if (tls == RESUMED && strcmp(word, "resumed") != 0)
+    die("--tls is kept, full or resumed");
+  signal(SIGPIPE, SIG_IGN);
+  context = tls_client();
+}
+
 int main(int argc, char **argv) {
   long threads = option_long(argc, argv, "threads", 1);
   pid_t watch = (pid_t)option_long(argc, argv, "watch", 0);
   int hold = option_flag(argc, argv, "hold");
   cut = option_flag(argc, argv, "cut");
+  read_tls(option(argc, argv, "tls", NULL));
   raise_open_files();
   pthread_barrier_init(&connected, NULL, (unsigned)threads + 1);
   pthread_barrier_init(&begin, NULL, (unsigned)threads + 1);

@@ -140,6 +140,24 @@ int peer_connect(const char *host, long port) {
 
 /* ---- the pong protocol ---- */
 
+size_t answer_length(char *bytes, size_t have) {
+  char *end = memmem(bytes, have, "\r\n\r\n", 4);
+  errno = 0;
+  if (end == NULL && have == READ_SIZE)
+    die("a head of more than %d bytes", READ_SIZE);
+  if (end == NULL)
+    return 0;
+  if (have < 12 || memcmp(bytes, "HTTP/1.", 7) != 0 || memcmp(bytes + 8, " 200", 4) != 0)
+    die("not a 200 answer: %.*s", 40, bytes);
+  *end = '\0';
+  char *field = strcasestr(bytes, "\r\ncontent-length:");
+  if (field == NULL)
+    die("an answer without Content-Length");
+  size_t body = strtoul(field + 17, NULL, 10);
+  *end = '\r';
+  return (size_t)(end - bytes) + 4 + body;
+}
+
 size_t scan_heads(const char *bytes, size_t length, unsigned *matched) {
   static const char mark[4] = {'\r', '\n', '\r', '\n'};
   unsigned state = *matched;

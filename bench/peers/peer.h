@@ -42,6 +42,9 @@ int peer_connect(const char *host, long port);
  * *matched says how much of the end mark the previous bytes had shown. */
 size_t scan_heads(const char *bytes, size_t length, unsigned *matched);
 
+/* The length of an answer of 200 whose head is among these bytes, or 0; it needs Content-Length. */
+size_t answer_length(char *bytes, size_t have);
+
 /* Send what is owed of the endless stream of answers, without blocking.
  * The result is what is still owed; -1 when the connection is broken. */
 long send_owed(int fd, long owed);

@@ -1,9 +1,11 @@
 // The WAI pong application's peer on Go's net/http. GOMAXPROCS says how many cores it uses.
 //
-// GET / answers five bytes, GET /browser the same with five fields, POST /echo the body that came.
+// GET / answers five bytes, GET /browser the same with five fields, POST /echo the body that came. GET /1k, /16k and /1m
+// answer as many bytes from memory; POST /upload reads the body and answers five bytes. With --certificate and --key it serves HTTPS and HTTP/2.
 package main
 
 import (
+	"bytes"
 	"flag"
 	"fmt"
 	"io"
@@ -18,8 +20,23 @@ import (
 
 var pong = []byte("Pong!")
 
+var files = map[string][]byte{
+	"/1k":  bytes.Repeat([]byte("x"), 1<<10),
+	"/16k": bytes.Repeat([]byte("x"), 16<<10),
+	"/1m":  bytes.Repeat([]byte("x"), 1<<20),
+}
+
 func answer(w http.ResponseWriter, r *http.Request) {
-	body := pong
+	if r.Method == http.MethodPost && r.URL.Path == "/upload" {
+		if _, err := io.Copy(io.Discard, r.Body); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+	}
+	body, file := files[r.URL.Path]
+	if !file {
+		body = pong
+	}
 	fields := w.Header()
 	switch {
 	case r.Method == http.MethodPost && r.URL.Path == "/echo":
@@ -49,6 +66,8 @@ func max(a, b int64) int64 {
 
 func main() {
 	port := flag.Int("port", 0, "port to listen on; 0 lets the system choose")
+	certificate := flag.String("certificate", "", "certificate chain (PEM)")
+	key := flag.String("key", "", "its key (PEM)")
 	flag.Parse()
 	listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", *port))
 	if err != nil {
@@ -63,5 +82,8 @@ func main() {
 	}()
 	fmt.Printf("listening on %d\n", listener.Addr().(*net.TCPAddr).Port)
 	server := http.Server{Handler: http.HandlerFunc(answer), ErrorLog: log.New(io.Discard, "", 0)}
+	if *certificate != "" {
+		server.ServeTLS(listener, *certificate, *key)
+	}
 	server.Serve(listener)
 }

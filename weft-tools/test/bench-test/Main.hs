@@ -74,6 +74,7 @@ main =
         results,
         latencies,
         verdicts,
+        h2load,
         theRegistry,
         papers,
         tops,

@@ -2,7 +2,7 @@
 
 -- |
 -- Description : Tests of reports, comparisons, the README's table, latencies and verdicts
-module ResultTests (results, latencies, verdicts) where
+module ResultTests (results, latencies, verdicts, h2load) where
 
 import Control.Exception (evaluate)
 import Control.Monad (forM_)
@@ -22,6 +22,7 @@ import Weft.Test.Skip (testCase)
 import Weft.Tools.Bench.Bounds
 import Weft.Tools.Bench.Change (Change (..), changeOf)
 import Weft.Tools.Bench.Compare
+import Weft.Tools.Bench.H2load (Summary (..), parseSummary)
 import Weft.Tools.Bench.Json
 import Weft.Tools.Bench.Latency
 import Weft.Tools.Bench.Options (defaultPlan)
@@ -329,3 +330,29 @@ equalSubjects n noise = go (iterate next 1)
     value s = 10 * exp (noise * negate (log ((fromIntegral (s `div` 65536) + 1) / 281474976710656)))
     next :: Integer -> Integer
     next s = (s * 6364136223846793005 + 1442695040888963407) `mod` 18446744073709551616
+
+-- | Summaries that h2load 1.52 has printed.
+h2load :: TestTree
+h2load =
+  testGroup
+    "h2load"
+    [ testCase "whole answers and the time are read" $ do
+        parseSummary (summary "finished in 707.20ms, 63354.00 req/s, 69.48MB/s" "31677 done, 31677 succeeded, 0 failed, 0 errored, 0 timeout" "31677 2xx, 0 3xx, 0 4xx, 0 5xx")
+          @?= Right (Summary 0.7072 31677)
+        -- At the end of a timed load some answers have begun that are not whole.
+        parseSummary (summary "finished in 1.00s, 98.00 req/s, 98.70MB/s" "98 done, 98 succeeded, 0 failed, 0 errored, 0 timeout" "122 2xx, 0 3xx, 0 4xx, 0 5xx")
+          @?= Right (Summary 1 98),
+      testCase "a load with errors, or without an answer, has no figure" $
+        forM_
+          [ ("98 done, 97 succeeded, 1 failed, 0 errored, 0 timeout", "98 2xx, 0 3xx, 0 4xx, 0 5xx"),
+            ("98 done, 98 succeeded, 0 failed, 1 errored, 0 timeout", "98 2xx, 0 3xx, 0 4xx, 0 5xx"),
+            ("98 done, 98 succeeded, 0 failed, 0 errored, 0 timeout", "97 2xx, 0 3xx, 1 4xx, 0 5xx"),
+            ("0 done, 0 succeeded, 0 failed, 0 errored, 0 timeout", "0 2xx, 0 3xx, 0 4xx, 0 5xx")
+          ]
+          $ \(requests, codes) -> parseSummary (summary "finished in 1.00s, 98.00 req/s, 98.70MB/s" requests codes) @?= Left ("h2load: 98 total, 98 started, " <> requests <> "; " <> codes),
+      testCase "an output without a summary is named" $
+        parseSummary ["starting benchmark...", "Could not connect to host"] @?= Left "h2load printed no summary: Could not connect to host; starting benchmark..."
+    ]
+  where
+    summary :: Text -> Text -> Text -> [Text]
+    summary finished requests codes = ["Application protocol: h2", "", finished, "requests: 98 total, 98 started, " <> requests, "status codes: " <> codes]

@@ -41,6 +41,7 @@ import Weft.Tools.Bench.DiskWeb (diskWeb)
 import Weft.Tools.Bench.Echo (echo)
 import Weft.Tools.Bench.EventLog (eventLog)
 import Weft.Tools.Bench.Http (http)
+import Weft.Tools.Bench.Http2 (http2)
 import Weft.Tools.Bench.Https (https)
 import Weft.Tools.Bench.Hybrid (fifo, hybridIdle, hybridMemory, hybridSwitch)
 import Weft.Tools.Bench.Idle (idle)
@@ -88,6 +89,7 @@ registry =
     disk,
     static,
     https,
+    http2,
     diskWeb,
     rude,
     hybridMemory,

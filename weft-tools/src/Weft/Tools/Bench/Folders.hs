@@ -9,6 +9,7 @@ module Weft.Tools.Bench.Folders
     rudeFolder,
     bigFile,
     rootArguments,
+    rootArgumentsOn,
     folderWith,
   )
 where
@@ -21,20 +22,24 @@ import System.FilePath ((</>))
 import System.IO (IOMode (WriteMode), hFlush, withBinaryFile)
 import Weft.Tools.Bench.Types
 
--- | A folder with the files @1k@ and @16k@, of 1 and 16 KiB, and @4332@, which has that many bytes, like the file of
--- (2010, 9.1).
+-- | A folder with the files @1k@, @16k@ and @1m@, of 1, 16 and 1024 KiB, and @4332@, which has that many bytes, like the
+-- file of (2010, 9.1).
 smallFolder :: Env -> IO FilePath
-smallFolder env = folderOf env "small" [("1k", 1024), ("16k", 16384), ("4332", 4332)]
+smallFolder env = folderOf env "small" [("1k", 1024), ("16k", 16384), ("1m", 1048576), ("4332", 4332)]
 
 -- | A folder with the files @1k@ and @large@, which has 16 MiB.
 rudeFolder :: Env -> IO FilePath
 rudeFolder env = folderOf env "rude" [("1k", 1024), ("large", 16777216)]
 
--- | The arguments that tell a static server which folder to serve.
+-- | The arguments that tell a static server of one core which folder to serve.
 rootArguments :: Subject -> FilePath -> [String]
-rootArguments subject root
-  | subjectName subject `elem` ["weft", "weft-serve"] = ["serve", root, "--cores", "1", "--keep-alive-requests", "0"]
-  | otherwise = ["--root", root]
+rootArguments = rootArgumentsOn 1
+
+-- | 'rootArguments' for a number of cores, on which only @weft serve@ and nginx run.
+rootArgumentsOn :: Int -> Subject -> FilePath -> [String]
+rootArgumentsOn cores subject root
+  | subjectName subject `elem` ["weft", "weft-serve"] = ["serve", root, "--cores", show cores, "--keep-alive-requests", "0"]
+  | otherwise = ["--root", root] <> concat [["--workers", show cores] | cores > 1]
 
 -- | A file of the given size in MiB, written to the disk, none of whose pages compresses to nothing.
 bigFile :: Env -> Int -> IO FilePath

@@ -3,118 +3,112 @@
 -- |
 -- Description : Benchmark @https@
 --
--- A file of 1 KiB over TLS 1.3 from @weft serve@ and from nginx (OpenSSL), each on one core with the same certificate
--- (ECDSA, P-256): over persistent connections, and with a connection and a full handshake for each request. The client,
--- @wrk@, does not resume sessions.
+-- Small and large files over TLS 1.3 with HTTP/1.1: @weft serve@, nginx, Go's net/http, and hyper with rustls. Modes:
+-- @keep@, connections that are kept; @handshake@, a connection and a full handshake for each request; @resumed@, a
+-- connection for each request that resumes the session of the one before; @idle@, the memory of idle connections.
 module Weft.Tools.Bench.Https (https) where
 
-import Control.Monad (unless)
 import qualified Data.Map.Strict as M
+import Data.Text (Text)
 import qualified Data.Text as T
-import System.Directory (doesFileExist)
-import System.Exit (ExitCode (ExitSuccess))
-import System.FilePath ((</>))
-import System.Process (readProcessWithExitCode)
-import Text.Read (readMaybe)
-import Weft.Tools.Bench.Child
-import Weft.Tools.Bench.Folders
-import Weft.Tools.Bench.Proc (cpuSeconds)
+import Weft.Tools.Bench.Bounds
+import Weft.Tools.Bench.Certificates
+import Weft.Tools.Bench.Idle
+import Weft.Tools.Bench.Load
 import Weft.Tools.Bench.Server
 import Weft.Tools.Bench.Types
+import Weft.Tools.Bench.Workload
 
 https :: Benchmark
 https =
   Benchmark
     { benchName = "https",
-      benchTitle = "a small file over TLS, kept connections and handshakes, one core",
-      benchCases = const [tlsCase mode s | mode <- [Saved, Handshake], s <- subjects],
-      benchTools = [client],
+      benchTitle = "files over TLS with HTTP/1.1: kept connections, handshakes, idle connections",
+      benchCases = \plan -> [run subject | run <- map loadCase loads <> [idleTlsCase (idleOnes plan)], subject <- subjects],
+      benchTools = [loadTool, idleTool, "openssl"],
       benchRts = [],
       benchIgnores = ["--rts"],
-      benchBounds = const [],
-      benchColumns = ["cpu_us_per_op", "ops_per_s"],
+      benchBounds = bounds . idleOnes,
+      benchColumns = ["cpu_us_per_op", "ops_per_s", "p50_us", "p99_us", "mb_per_cpu_s", "rss_bytes_per_idle", "max_rss_mb"],
       benchPlotted = id
     }
   where
-    subjects = [Subject "weft" "weft" CProgram, Subject "nginx" "nginx-static" CProgram]
+    subjects =
+      [ Subject "weft" "weft" CProgram,
+        Subject "nginx" "nginx-static" CProgram,
+        Subject "go-http" "go-http" GoProgram,
+        Subject "hyper-rustls" "hyper-tls" RustProgram
+      ]
+    idleOnes plan = min 10000 (planIdle plan)
 
--- | Whether a connection is kept open for the next request.
-data Mode = Saved | Handshake
-  deriving (Eq)
+-- | Requests over kept connections, by size in KiB, connections and capabilities; or a connection for each, by key.
+data Load
+  = Persistent !Int !Int !Int
+  | Fresh !Handshakes !Key
 
-tlsParams :: Mode -> Params
-tlsParams mode = [("mode", Word (if mode == Saved then "kept" else "handshake")), ("connections", Count connections), ("capabilities", Count 1)]
+loads :: [Load]
+loads = [small, medium, large, full, Fresh Full Rsa2048, resumed, shared]
 
-connections :: Int
-connections = 64
+small, medium, large, full, resumed, shared :: Load
+small = Persistent 1 64 1
+medium = Persistent 16 64 1
+large = Persistent 1024 16 1
+full = Fresh Full P256
+resumed = Fresh Resumed P256
+-- On two cores, which the clients share if there are no others.
+shared = Persistent 1 64 2
 
-client :: FilePath
-client = "wrk"
+loadParams :: Load -> Params
+loadParams load = case load of
+  Persistent size connections cores -> ("mode", Word "keep") : ("size_kib", Count size) : params connections cores
+  Fresh handshakes key -> ("mode", Word (if handshakes == Resumed then "resumed" else "handshake")) : ("key", Word (keyName key)) : params 32 1
 
-tlsCase :: Mode -> Subject -> Case
-tlsCase mode subject =
+workOf :: Load -> Workload
+workOf load = case load of
+  Persistent size connections cores -> (onePage connections cores) {workPath = path size, workTls = Just Kept, workArguments = secureFiles cores P256}
+  Fresh handshakes key -> (onePage 32 1) {workPath = path 1, workTls = Just handshakes, workArguments = secureFiles 1 key}
+  where
+    path :: Int -> String
+    path size = if size == 1024 then "/1m" else "/" <> show size <> "k"
+
+loadCase :: Load -> Subject -> Case
+loadCase load subject = plain {caseMeasure = fmap (map (fmap own)) . caseMeasure plain, caseCounts = []}
+  where
+    plain = workloadCase (loadParams load) (workOf load) subject
+    -- nginx has a process for each of several workers, and only the first of them is watched.
+    own = case load of
+      Persistent _ _ cores | cores > 1 -> M.filterWithKey (\metric _ -> metric `elem` ["ops_per_s", "wall_s", "p50_us", "p95_us", "p99_us", "max_us"])
+      _ -> id
+
+idleTlsParams :: Int -> Params
+idleTlsParams many = [("mode", Word "idle"), ("idle", Count many), ("capabilities", Count 1)]
+
+-- | Memory with idle connections and without, right after a load of others.
+idleTlsCase :: Int -> Subject -> Case
+idleTlsCase many subject =
   Case
     { caseSubject = subject,
-      caseParams = tlsParams mode,
-      caseGroup = tlsParams mode,
-      caseMeasure = measure,
+      caseParams = idleTlsParams many,
+      caseGroup = idleTlsParams many,
+      caseMeasure = \env -> do
+        arguments <- workArguments work env subject
+        (_, beside) <- withServerOf env 1 subject (arguments <> patience) (withAndWithout env work many)
+        pure [(idleTlsParams many, M.filterWithKey (\metric _ -> metric `elem` ["rss_bytes_per_idle", "max_rss_mb", "p50_us", "p99_us"]) beside)],
       caseCounts = []
     }
   where
-    measure env = do
-      root <- smallFolder env
-      (chain, key) <- certificate env
-      withServerOf env 1 subject (rootArguments subject root <> ["--certificate", chain, "--key", key]) $ \server -> do
-        let plan = envPlan env
-        (few, before, short) <- asked env mode server (planWarmup plan)
-        (many, after, long) <- asked env mode server (wholeSeconds (planWarmup plan) + planDuration plan)
-        unless (many > few) (failWith "the longer run answered no more requests")
-        -- Both runs include the costs at the beginning, such as handshakes, so the difference does not.
-        pure [(tlsParams mode, M.fromList [("cpu_us_per_op", 1e6 * (after - before) / (many - few)), ("ops_per_s", (many - few) / (long - short))])]
+    work = workOf small
+    patience = concat [["--connections", "0", "--keep-alive", "600"] | subjectName subject == "weft"]
 
--- | Put a server under load for the given number of seconds. Returns the requests, the server's CPU time, and the
--- seconds.
-asked :: Env -> Mode -> Server -> Double -> IO (Double, Double, Double)
-asked env mode server seconds = do
-  path <- locate env client >>= maybe (failWith ("missing: " <> T.pack client)) pure
-  before <- cpuSeconds (serverPid server)
-  found <- withChild env (Program path arguments [] (clientCores env 1)) untilSummary
-  after <- cpuSeconds (serverPid server)
-  pure (found, after - before, whole)
+bounds :: Int -> [Bound]
+bounds idleOnes =
+  [cpu "1 KiB, 64 connections" small 0.9, cpu "16 KiB, 64 connections" medium 0.9, cpu "1 MiB, 16 connections" large 1]
+    <> [cpu "a full handshake, P-256" full 1, cpu "a resumed handshake" resumed 1]
+    <> [ atMost "99th percentile, 1 KiB, 64 connections, -N2: weft / nginx" (ratio (loadParams shared) "p99_us") 2,
+         atMost ("bytes resident an idle connection, of " <> T.pack (show idleOnes) <> ": weft / nginx") (ratio (idleTlsParams idleOnes) "rss_bytes_per_idle") 1
+       ]
   where
-    whole = wholeSeconds seconds
-    arguments =
-      ["-t", "1", "-c", show connections, "-d", show (round whole :: Int) <> "s"]
-        <> ["-H" <> "Connection: close" | mode == Handshake]
-        <> ["https://127.0.0.1:" <> show (serverPort server) <> "/1k"]
-    untilSummary child = do
-      line <- hearLine (whole + 20) child
-      case T.words line of
-        number : "requests" : "in" : _ | Just n <- readMaybe (T.unpack number) -> fromIntegral (n :: Int) <$ onlyAnswers child
-        _ -> untilSummary child
-    -- After the summary: the errors, if there are any, and the rates. An error page is not an answer.
-    onlyAnswers child = do
-      line <- hearLine 20 child
-      case T.words line of
-        "Non-2xx" : _ -> failWith (T.pack client <> ": " <> T.strip line)
-        "Requests/sec:" : _ -> pure ()
-        _ -> onlyAnswers child
+    cpu what load = atMost ("CPU, " <> what <> ": weft / nginx") (ratio (loadParams load) "cpu_us_per_op")
 
--- | The client accepts only whole seconds.
-wholeSeconds :: Double -> Double
-wholeSeconds seconds = fromIntegral (max 1 (ceiling seconds :: Int))
-
--- | A certificate for localhost and its key.
-certificate :: Env -> IO (FilePath, FilePath)
-certificate env = do
-  there <- doesFileExist key
-  unless there $ do
-    (code, _, err) <- readProcessWithExitCode "openssl" arguments ""
-    unless (code == ExitSuccess) (failWith ("openssl: " <> T.pack err))
-  pure (chain, key)
-  where
-    chain = envScratch env </> "chain.pem"
-    key = envScratch env </> "key.pem"
-    arguments =
-      ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "30"]
-        <> ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", chain]
+ratio :: Params -> Text -> Figure
+ratio given metric = on "weft" given metric `Over` on "nginx" given metric

@@ -10,10 +10,12 @@ module Weft.Tools.Bench.Idle
     idleCase,
     idleParams,
     idleTools,
+    withAndWithout,
   )
 where
 
 import qualified Data.Map.Strict as M
+import Data.Maybe (isJust)
 import qualified Data.Text as T
 import Weft.Tools.Bench.Bounds
 import Weft.Tools.Bench.Folders
@@ -72,7 +74,7 @@ idleCase many subject =
     { caseSubject = subject,
       caseParams = params active 1,
       caseGroup = params active 1,
-      caseMeasure = \env -> withServer env 1 subject (withAndWithout env (onePage active 1) many),
+      caseMeasure = \env -> withServer env 1 subject (measuredBoth env (onePage active 1) many),
       caseCounts = []
     }
 
@@ -87,24 +89,31 @@ serveCase many =
       caseMeasure = \env -> do
         root <- smallFolder env
         withServerOf env 1 subject (rootArguments subject root <> ["--connections", "0", "--head-timeout", "600"]) $
-          withAndWithout env (onePage active 1) {workPath = "/1k"} many,
+          measuredBoth env (onePage active 1) {workPath = "/1k"} many,
       caseCounts = []
     }
   where
     subject = Subject "weft-serve" "weft" CProgram
 
--- | Both loads on the same process. Resident memory is measured right after each load, live bytes after a full
--- collection.
-withAndWithout :: Env -> Workload -> Int -> Server -> IO [Measured]
+measuredBoth :: Env -> Workload -> Int -> Server -> IO [Measured]
+measuredBoth env work many server = do
+  (alone, beside) <- withAndWithout env work many server
+  pure [(idleParams 0, alone), (idleParams many, beside)]
+
+-- | Both loads on the same process, without and with idle connections. Resident memory is measured right after each load,
+-- live bytes after a full collection. If the load is over TLS, so are the idle connections, each of which has had an
+-- answer.
+withAndWithout :: Env -> Workload -> Int -> Server -> IO (Metrics, Metrics)
 withAndWithout env work many server = do
   (alone, residentAlone, liveAlone) <- loaded
-  withIdle env (clientCores env 1) many server $ do
+  withIdle env (clientCores env 1) path many server $ do
     (beside, residentBeside, liveBeside) <- loaded
     let each a b = (b - a) / fromIntegral many
         memory = ("rss_bytes_per_idle", each residentAlone residentBeside)
         live = [("live_bytes_per_idle", each a b) | Just a <- [liveAlone], Just b <- [liveBeside]]
-    pure [(idleParams 0, alone), (idleParams many, M.union beside (M.fromList (memory : live)))]
+    pure (alone, M.union beside (M.fromList (memory : live)))
   where
+    path = if isJust (workTls work) then Just (workPath work) else Nothing
     loaded = do
       metrics <- underLoad env work server
       resident <- residentBytes (serverPid server)

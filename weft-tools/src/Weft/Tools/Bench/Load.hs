@@ -9,6 +9,7 @@
 module Weft.Tools.Bench.Load
   ( -- * Requests
     LoadSpec (..),
+    Handshakes (..),
     LoadResult (..),
     requestLoad,
 
@@ -60,9 +61,16 @@ data LoadSpec = LoadSpec
     loadBrowser :: !Bool,
     -- | Post a body of this many bytes.
     loadPost :: !(Maybe Int),
+    -- | Over TLS.
+    loadTls :: !(Maybe Handshakes),
     loadWarmup :: !Double,
     loadDuration :: !Double
   }
+
+-- | Connections of TLS that are kept, or one for each request: then a latency has the handshake in it, which is a full
+-- one or resumes the session before.
+data Handshakes = Kept | Full | Resumed
+  deriving (Eq, Show)
 
 -- | The result of the measured time.
 data LoadResult = LoadResult
@@ -105,6 +113,11 @@ requestLoad env cores spec server action = withTool env cores loadTool arguments
         ++ [("cut", "") | loadCut spec]
         ++ [("browser", "") | loadBrowser spec]
         ++ [("post", show size) | Just size <- [loadPost spec]]
+        ++ [("tls", word handshakes) | Just handshakes <- [loadTls spec]]
+    word handshakes = case handshakes of
+      Kept -> "kept"
+      Full -> "full"
+      Resumed -> "resumed"
 
 -- | Round-trip latencies of one client.
 newtype TripResult = TripResult {tripLatencies :: Map Text Double}
@@ -120,10 +133,11 @@ roundTrips env cores size warmup count server = withTool env cores tripTool argu
     arguments =
       [("port", show (serverPort server)), ("size", show size), ("warmup", show warmup), ("count", show count)]
 
--- | Hold this many idle connections to a server during the action.
-withIdle :: Env -> [Int] -> Int -> Server -> IO a -> IO a
-withIdle env cores count server action =
-  withTool env cores idleTool [("port", show (serverPort server)), ("count", show count)] $ \child -> do
+-- | Hold this many idle connections to a server during the action. With a path they are connections of TLS, each of which
+-- has requested it once.
+withIdle :: Env -> [Int] -> Maybe String -> Int -> Server -> IO a -> IO a
+withIdle env cores path count server action =
+  withTool env cores idleTool ([("port", show (serverPort server)), ("count", show count)] ++ [("tls", requested) | Just requested <- [path]]) $ \child -> do
     expectLine 120 "ready" child
     result <- action
     -- Otherwise the figures would be those of fewer.

@@ -172,7 +172,8 @@ defaultPlan =
       planReads = 400000,
       planHybrid = 10000000,
       planSwitches = 10000000,
-      planIdleTcp = 1000000
+      planIdleTcp = 1000000,
+      planUploadMiB = 100
     }
 
 -- | The plan for figures in documents: the sizes of 'defaultPlan', with fewer and shorter rounds.
@@ -216,5 +217,6 @@ quick =
       planReads = 60000,
       planHybrid = 1000000,
       planSwitches = 5000000,
-      planIdleTcp = 100000
+      planIdleTcp = 100000,
+      planUploadMiB = 20
     }

@@ -18,7 +18,11 @@ import Data.Text (Text)
 -- defaults.
 settingsOf :: Text -> Text -> Maybe Text
 settingsOf bench subject = case (subject, bench) of
-  ("nginx", "https") -> Just (nginx <> ", TLS 1.2 and 1.3 by OpenSSL, a cache of sessions")
+  ("nginx", _) | secure -> Just (nginx <> ", TLS 1.2 and 1.3 by OpenSSL, tickets and a cache of sessions; a worker for each core")
+  ("weft", "http2") -> Just (serve <> "; pong and uploads: a WAI application, +RTS -ki1600 -kc3k -kb512")
+  ("h2o", _) -> Just "one thread, no access log, TLS by OpenSSL, the key in the process"
+  ("go-http", _) | secure -> Just "net/http, crypto/tls, answers from memory, GOMAXPROCS is the number of capabilities"
+  ("hyper-rustls", _) -> Just "hyper 1 on tokio, rustls with ring, answers from memory, TCP_NODELAY, a worker for each core"
   ("nginx", _)
     | coldFiles -> Just (nginx <> ", aio threads")
     | otherwise -> Just nginx
@@ -47,6 +51,7 @@ settingsOf bench subject = case (subject, bench) of
   _ -> Nothing
   where
     -- Figure 19 of 2007 is that benchmark.
+    secure = bench `elem` ["https", "http2"]
     coldFiles = bench `elem` ["disk-web", "2007-19"]
     serve = "weft serve, one core, +RTS -ki1600 -kc3k -kb512 -c"
     nginx = "one worker, sendfile, tcp_nopush, open_file_cache, no access log"

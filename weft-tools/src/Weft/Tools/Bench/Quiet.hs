@@ -46,7 +46,7 @@ quietCase count subject =
       caseGroup = quietParams count,
       caseMeasure = \env ->
         withServer env 2 subject $ \server ->
-          withIdle env (clientCores env 2) count server (pure . (,) (quietParams count) <$> watch env server),
+          withIdle env (clientCores env 2) Nothing count server (pure . (,) (quietParams count) <$> watch env server),
       caseCounts = []
     }
 

@@ -194,7 +194,9 @@ data Plan = Plan
     -- | How often the threads of the benchmark @hybrid-switch@ yield in total.
     planSwitches :: !Int,
     -- | Idle connections of the benchmark @tcp@.
-    planIdleTcp :: !Int
+    planIdleTcp :: !Int,
+    -- | MiB of the upload of the benchmark @http2@.
+    planUploadMiB :: !Int
   }
   deriving (Eq, Show)
 

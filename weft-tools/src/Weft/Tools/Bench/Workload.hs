@@ -49,6 +49,8 @@ data Workload = Workload
     workBrowser :: !Bool,
     -- | Bytes of the body that is posted.
     workPost :: !(Maybe Int),
+    -- | Over TLS.
+    workTls :: !(Maybe Handshakes),
     -- | Whether server and clients share all cores, as they do if none are left for clients.
     workShared :: !Bool,
     -- | Arguments for the subject in addition to its port.
@@ -57,7 +59,7 @@ data Workload = Workload
 
 -- | The page @/@ for this many connections, from a server with this many capabilities.
 onePage :: Int -> Int -> Workload
-onePage connections capabilities = Workload connections capabilities "/" 0 False False Nothing False (\_ _ -> pure [])
+onePage connections capabilities = Workload connections capabilities "/" 0 False False Nothing Nothing False (\_ _ -> pure [])
 
 -- | A server with this many connections, timed in every round, with its system calls counted once.
 serverCase :: Int -> Int -> Subject -> Case
@@ -157,6 +159,7 @@ loadSpec work warmup duration =
       loadCut = workLong work,
       loadBrowser = workBrowser work,
       loadPost = workPost work,
+      loadTls = workTls work,
       loadWarmup = warmup,
       loadDuration = duration
     }
