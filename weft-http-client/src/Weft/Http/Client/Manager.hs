@@ -1,0 +1,160 @@
+{-# LANGUAGE RankNTypes #-}
+
+-- |
+-- Managers of the package @http-client@ with connections of Weft, for programs that use it, or something that is built on
+-- it.
+--
+-- > manager <- newManager weftManagerSettings
+--
+-- What changes:
+--
+-- * Names are looked up by "Weft.Resolver", and the addresses of a name are tried in a race ("Weft.Dial").
+-- * TLS is "Weft.Tls", OpenSSL 3, with the name of the host, which is checked.
+-- * @responseTimeout@ holds in each phase: for the look-up of the name, the connection, the handshake, the request with its
+--   body and the head of the response together, redirects included; and for each piece of the response's body.
+--   @http-client@ itself limits neither sending nor the body.
+--
+-- Connections are kept, and HTTP is spoken, by @http-client@, as before. The exceptions are its own: 'ResponseTimeout',
+-- 'ConnectionTimeout', and 'ConnectionFailure' with a 'DialError' or an 'IOError'. Any thread may use a manager.
+--
+-- "Weft.Http.Client" of @weft-http@ is a client without this package.
+--
+-- @since 0.1.0
+module Weft.Http.Client.Manager
+  ( weftManagerSettings,
+    onWeft,
+    onWeftWith,
+  )
+where
+
+import Control.Concurrent.MVar
+import Control.Exception
+import Control.Monad (unless)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Char8 as C
+import Data.IORef
+import Network.HTTP.Client
+  ( HttpException (HttpExceptionRequest),
+    HttpExceptionContent (ConnectionFailure, ResponseTimeout),
+    Request,
+    defaultManagerSettings,
+    getOriginalRequest,
+    responseBody,
+    responseTimeout,
+  )
+import Network.HTTP.Client.Internal
+  ( Connection (..),
+    ManagerSettings (..),
+    ResponseTimeout (..),
+    throwHttp,
+  )
+import Network.Socket (HostAddress, SockAddr (SockAddrInet))
+import Weft.Dial
+import Weft.Duration
+import Weft.Timer (within)
+import Weft.Tls
+import qualified Weft.Transport as W
+
+-- | 'onWeft' of 'defaultManagerSettings'.
+weftManagerSettings :: ManagerSettings
+weftManagerSettings = onWeft defaultManagerSettings
+
+-- | The settings, with connections of Weft. Settings of time limits belong into the argument:
+--
+-- > newManager (onWeft defaultManagerSettings {managerResponseTimeout = responseTimeoutMicro 5000000})
+onWeft :: ManagerSettings -> ManagerSettings
+onWeft = onWeftWith defaultDialOptions defaultTlsClientSettings
+
+-- | 'onWeft' with settings for dialling and for TLS. The trusted authorities are loaded once for a manager, with its first
+-- connection that needs them.
+onWeftWith :: DialOptions -> TlsClientSettings -> ManagerSettings -> ManagerSettings
+onWeftWith options tls settings =
+  settings
+    { managerRawConnection = pure (dialled options),
+      managerTlsConnection = do
+        secured <- securing tls
+        pure $ \address host port -> dialled options {dialUpgrade = \due c -> dialUpgrade options due c >>= secured due host} address host port,
+      managerTlsProxyConnection = do
+        secured <- securing tls
+        pure (throughProxy options secured),
+      managerWrapException = \request act ->
+        managerWrapException settings request (limited (limitOf settings request) (throwIO (HttpExceptionRequest request ResponseTimeout)) act),
+      managerModifyResponse = \response -> do
+        let request = getOriginalRequest response
+            piece = limited (limitOf settings request) (throwIO (HttpExceptionRequest request ResponseTimeout)) (responseBody response)
+        managerModifyResponse settings response {responseBody = piece}
+    }
+
+-- | The time limit of a request. @http-client@'s default is 30 seconds.
+limitOf :: ManagerSettings -> Request -> Duration
+limitOf settings request = case responseTimeout request of
+  ResponseTimeoutMicro n -> microseconds n
+  ResponseTimeoutNone -> maxBound
+  ResponseTimeoutDefault -> case managerResponseTimeout settings of
+    ResponseTimeoutMicro n -> microseconds n
+    ResponseTimeoutNone -> maxBound
+    ResponseTimeoutDefault -> seconds 30
+
+limited :: Duration -> IO a -> IO a -> IO a
+limited time late act
+  | time == maxBound = act
+  | otherwise = within time act >>= maybe late pure
+
+-- | TLS with a host over a connection, with the authorities loaded at the first call.
+securing :: TlsClientSettings -> IO (W.Instant -> String -> W.Connection -> IO W.Connection)
+securing tls = do
+  known <- newMVar Nothing
+  pure $ \due host below -> do
+    trust <- modifyMVar known $ \before -> do
+      trust <- maybe (loadTrust (tlsTrust tls)) pure before
+      pure (Just trust, trust)
+    left <- W.untilDeadline due
+    tlsConnect tls {tlsTrust = trust, tlsOffer = [C.pack "http/1.1"], tlsConnectTime = min left (tlsConnectTime tls)} host below
+
+-- | A connection to the address, or else to the host.
+dialled :: DialOptions -> Maybe HostAddress -> String -> Int -> IO Connection
+dialled options address host port = fst <$> connected options address host port
+
+connected :: DialOptions -> Maybe HostAddress -> String -> Int -> IO (Connection, IO W.Connection)
+connected options address host port = mask_ $ do
+  c <- dialConnection options W.noDeadline (maybe (Host host (show port)) (At . SockAddrInet (fromIntegral port)) address) `catch` failed
+  adapted c
+  where
+    -- The caller makes it an exception of the request.
+    failed :: DialError -> IO a
+    failed = throwHttp . ConnectionFailure . toException
+
+-- | A connection as @http-client@ has them, and an action that takes the connection back, with what was received and
+-- not used.
+adapted :: W.Connection -> IO (Connection, IO W.Connection)
+adapted c = do
+  unread <- newIORef B.empty
+  pure
+    ( Connection
+        { connectionRead = do
+            bytes <- atomicModifyIORef' unread ((,) B.empty)
+            if B.null bytes then W.connReceive c W.noDeadline 32768 else pure bytes,
+          connectionUnread = \bytes -> atomicModifyIORef' unread (\held -> (bytes <> held, ())),
+          connectionWrite = \bytes -> unless (B.null bytes) (W.connSendBytes c W.noDeadline bytes),
+          connectionClose = W.connClose c
+        },
+      atomicModifyIORef' unread ((,) B.empty) >>= \bytes -> W.withReceived bytes c
+    )
+
+-- | TLS with a server through a proxy, which is asked by the bytes of a CONNECT and answers what the function checks.
+throughProxy ::
+  DialOptions ->
+  (W.Instant -> String -> W.Connection -> IO W.Connection) ->
+  ByteString ->
+  (Connection -> IO ()) ->
+  String ->
+  Maybe HostAddress ->
+  String ->
+  Int ->
+  IO Connection
+throughProxy options secured asking check server address host port =
+  bracketOnError (connected options address host port) (connectionClose . fst) $ \(plain, taken) -> do
+    connectionWrite plain asking
+    check plain
+    fst <$> (taken >>= secured W.noDeadline server >>= adapted)
