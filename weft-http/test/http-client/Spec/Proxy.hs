@@ -1,0 +1,151 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- The reverse proxy, between a client and scripted upstreams, nginx and Python's server.
+module Spec.Proxy (tests) where
+
+import Control.Concurrent
+import Control.Exception
+import Control.Monad
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Char8 as C
+import Data.IORef
+import Data.List (nub, sort)
+import Network.HTTP.Types
+import Peer
+import Spec.Servers
+import Test.Tasty
+import Test.Tasty.HUnit
+import Weft.Duration
+import Weft.Http (defaultSettings, setOnException, withApplicationSettings)
+import Weft.Http.Client
+import Weft.Http.Proxy
+import Weft.Test.Descriptors (openCount)
+
+tests :: TestTree
+tests =
+  testGroup
+    "proxy"
+    [ testCase "nginx behind it: files, uploads, streams, HEAD, and connections that are kept" . withNginx $ \nginx ->
+        proxying defaultProxySettings [nginxPort nginx] $ \client u -> do
+          due <- soon
+          let large = C.replicate 3000000 'x'
+          (statusCode . answerStatus <$> request client due (Request "PUT" (u "/up/large") [] (BytesBody large))) `gives` 201
+          (answerBody <$> request client due (getRequest (u "/up/large"))) `gives` large
+          left <- newIORef (replicate 30 (C.replicate 100000 'y') <> [""])
+          (statusCode . answerStatus <$> request client due (Request "PUT" (u "/up/streamed") [("Expect", "100-continue")] (StreamBody Nothing (pop left)))) `gives` 201
+          (answerBody <$> request client due (getRequest (u "/up/streamed"))) `gives` C.replicate 3000000 'y'
+          (statusCode . answerStatus <$> request client due (Request "PUT" (u "/up/small") [] (BytesBody "small"))) `gives` 201
+          (answerBody <$> request client due (getRequest (u "/up/small"))) `gives` "small"
+          h <- request client due (Request "HEAD" (u "/up/large") [] EmptyBody)
+          (answerBody h, lookup hContentLength (answerFields h)) @?= ("", Just "3000000")
+          (statusCode . answerStatus <$> request client due (getRequest (u "/nothing"))) `gives` 404
+          (statusCode . answerStatus <$> request client due (getRequest (u "/gone"))) `gives` 204
+          counts <- replicateM 20 (read . C.unpack . answerBody <$> request client due (getRequest (u "/count")))
+          assertBool (show counts) (and (zipWith (<) counts (drop 1 counts :: [Int]))),
+      testCase "fields: those of one connection are dropped, those of the proxy are set, and clients cannot set them" . withNginx $ \nginx ->
+        proxying defaultProxySettings [nginxPort nginx] $ \client u -> do
+          due <- soon
+          let fields = [("Host", "shop.example"), ("X-Forwarded-For", "6.6.6.6"), ("X-Forwarded-Proto", "https"), ("Forwarded", "for=6.6.6.6"), ("X-Own", "own"), ("X-Named", "named"), ("TE", "trailers"), ("Connection", "x-named, te")]
+          (answerBody <$> request client due (Request "GET" (u "/fields") fields EmptyBody)) `gives` "GET shop.example  127.0.0.1 http shop.example 1.1 weft  own  ",
+      testCase "Python's server of HTTP/1.0 behind it" . withPython $ \port ->
+        proxying defaultProxySettings [port] $ \client u -> do
+          due <- soon
+          forM_ [1 .. 3 :: Int] $ \_ -> (answerBody <$> request client due (getRequest (u "/page"))) `gives` "a page\n",
+      testCase "requests under way at the same time are divided, and one that is busy gets fewer" $
+        withPeer (slow 0) $ \a -> withPeer (slow 1) $ \b ->
+          proxying defaultProxySettings [a, b] $ \client u -> do
+            dones <- forM [1 .. 8 :: Int] $ \_ -> do
+              done <- newEmptyMVar
+              done <$ forkFinally (soon >>= \due -> answerBody <$> request client due (getRequest (u "/"))) (putMVar done)
+            answers <- forM dones $ \done -> within (takeMVar done) >>= either throwIO pure
+            nub (sort answers) @?= ["0", "1"],
+      testCase "an upstream that nobody listens at: another one is asked, whatever the method, and it is passed over after a while" $ do
+        dead <- withPeer (\_ _ -> pure ()) pure
+        failures <- newIORef (0 :: Int)
+        withPeer (answering "alive") $ \alive ->
+          proxying defaultProxySettings {proxyOnFailure = \_ _ -> modifyIORef' failures (+ 1), proxyPause = seconds 80} [dead, alive] $ \client u -> do
+            due <- soon
+            forM_ [1 .. 20 :: Int] $ \i ->
+              (answerBody <$> request client due (Request (if even i then "POST" else "GET") (u "/") [] EmptyBody)) `gives` "alive"
+        n <- readIORef failures
+        -- Each capability begins with its own counts, and all share the failures.
+        assertBool (show n) (n >= 1 && n <= 3),
+      testCase "no answer: an idempotent request goes to another upstream, others get 502 and are sent once" $ do
+        posts <- newIORef (0 :: Int)
+        let silent _ c = hearRequest c >>= \h -> when ("POST" `B.isPrefixOf` h) (atomicModifyIORef' posts (\n -> (n + 1, ())))
+        withPeer silent $ \a -> withPeer silent $ \b -> withPeer (answering "alive") $ \alive -> do
+          proxying defaultProxySettings {proxyMostFailures = 1000} [a, b, alive] $ \client u -> do
+            due <- soon
+            forM_ [1 .. 10 :: Int] $ \_ -> (answerBody <$> request client due (getRequest (u "/"))) `gives` "alive"
+          proxying defaultProxySettings {proxyMostFailures = 1000} [a, b] $ \client u -> do
+            due <- soon
+            (statusCode . answerStatus <$> request client due (Request "POST" (u "/") [] (BytesBody "x"))) `gives` 502
+            (statusCode . answerStatus <$> request client due (getRequest (u "/"))) `gives` 502
+        readIORef posts >>= (@?= 1),
+      testCase "what is no HTTP, or ambiguous, is 502; what takes too long, 504" $ do
+        forM_ ["SSH-2.0\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab"] $ \bytes ->
+          withPeer (\_ c -> hearRequest c >> say c bytes >> heardEnd c) $ \port -> proxying defaultProxySettings [port] $ \client u -> do
+            due <- soon
+            (statusCode . answerStatus <$> request client due (getRequest (u "/"))) `gives` 502
+        withPeer (\_ c -> hearRequest c >> heardEnd c) $ \port ->
+          proxying defaultProxySettings {proxyClient = defaultClientSettings {clientAnswerTime = milliseconds 200}} [port] $ \client u -> do
+            due <- soon
+            (statusCode . answerStatus <$> request client due (getRequest (u "/"))) `gives` 504,
+      testCase "a response that breaks off is not taken for a whole one" $
+        forM_ ["Content-Length: 10\r\n\r\nabc", "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"] $ \rest ->
+          withPeer (\_ c -> hearRequest c >> say c ("HTTP/1.1 200 OK\r\n" <> rest)) $ \port -> proxying defaultProxySettings [port] $ \client u -> do
+            due <- soon
+            (_, cause) <- causeOf (request client due (getRequest (u "/")))
+            case cause of
+              EndedEarly -> pure ()
+              ConnectionBroken _ -> pure ()
+              NoAnswer _ -> pure ()
+              _ -> assertFailure (show cause),
+      testCase "pieces are passed on as they come, in both directions" $ do
+        let echo _ c = do
+              void (hearRequest c)
+              say c "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+              let go = do
+                    piece <- hearBytes c 3
+                    if piece == "0\r\n" then hearBytes c 2 >> say c "0\r\n\r\n" else hearBytes c 5 >>= \rest -> say c (piece <> rest) >> go
+              go
+        withPeer echo $ \port -> proxying defaultProxySettings [port] $ \client u -> do
+          due <- soon
+          -- Each piece is sent when the last one has come back.
+          turn <- newMVar (0 :: Int)
+          let next = takeMVar turn >>= \n -> pure (if n < 20 then "abc" else "")
+          n <- withResponse client due (Request "POST" (u "/") [] (StreamBody Nothing next)) $ \r -> do
+            let go n = do
+                  piece <- responsePiece r
+                  if B.null piece then pure n else putMVar turn (n + 1) >> go (n + 1)
+            go 0
+          n @?= 20,
+      testCase "requests that are interrupted leave no descriptor" $ do
+        let drip _ c = forever $ do
+              void (hearRequest c)
+              say c "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+              forM_ [1 .. 20 :: Int] $ \_ -> say c "3\r\nabc\r\n" >> yield
+              say c "0\r\n\r\n"
+        before <- openCount
+        withPeer drip $ \port -> proxying defaultProxySettings [port] $ \client u -> do
+          forM_ [1 .. 500 :: Int] $ \i -> do
+            done <- newEmptyMVar
+            t <- forkFinally (soon >>= \due -> void (request client due (getRequest (u "/")))) (const (putMVar done ()))
+            threadDelay (i * 7 `mod` 1500)
+            killThread t
+            within (takeMVar done)
+          due <- soon
+          (answerBody <$> request client due (getRequest (u "/"))) `gives` C.concat (replicate 20 "abc")
+        eventually "descriptors are left" ((<= before) <$> openCount)
+    ]
+  where
+    answering text _ c = forever (hearRequest c >> say c ("HTTP/1.1 200 OK\r\nContent-Length: " <> C.pack (show (B.length text)) <> "\r\n\r\n" <> text))
+    slow n _ c = forever (hearRequest c >> threadDelay 300000 >> say c ("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n" <> C.pack (show (n :: Int))))
+    pop ref = atomicModifyIORef' ref (\ps -> (drop 1 ps, B.concat (take 1 ps)))
+
+-- | Run an action with a client, and URLs of a proxy before upstreams at these ports.
+proxying :: ProxySettings -> [Int] -> (Client -> (B.ByteString -> Url) -> IO a) -> IO a
+proxying settings ports act =
+  withProxy settings [url port "/" | port <- ports] $ \application ->
+    withApplicationSettings (setOnException (\_ _ -> pure ()) defaultSettings) (pure application) $ \port -> withClient defaultClientSettings $ \client -> act client (url port)
