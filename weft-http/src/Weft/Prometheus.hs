@@ -68,7 +68,7 @@ import Weft.Metrics
 import Weft.Prometheus.Process
 import Weft.Prometheus.Text
 import Weft.Socket (SockAddr (..), hostAddress6ToTuple, hostAddressToTuple)
-import Weft.Static (CacheMetrics (..), Static, staticMetrics)
+import Weft.Static (CacheMetrics (..), Static, staticKept, staticMetrics)
 import Weft.Sys (AtomicWords, addWord, newOwnWords, readWord)
 import Weft.Watchdog (WatchdogMetrics (..), watchdogMetrics)
 
@@ -214,11 +214,13 @@ serverFamilies server = do
 cacheFamilies :: Static -> IO [Family]
 cacheFamilies static = do
   metrics <- staticMetrics static
+  kept <- staticKept static
   pure
     [ counter "static_cache_hits_total" "Requests for files answered from the cache." (Whole (cachedHits metrics)),
       counter "static_cache_misses_total" "Requests for files that were not in the cache." (Whole (cachedMisses metrics)),
       gauge "static_cache_entries" "Files in the cache." (Whole (cachedEntries metrics)),
-      gauge "static_cache_bytes" "Bytes of the files in the cache." (Whole (cachedBytes metrics))
+      gauge "static_cache_bytes" "Bytes of the files in the cache." (Whole (cachedBytes metrics)),
+      gauge "static_kept_files" "Files above the cache's reach that are kept open." (Whole kept)
     ]
 
 -- | The metrics of an access log.

@@ -44,6 +44,7 @@ module Weft.Static
     -- * Metrics
     CacheMetrics (..),
     staticMetrics,
+    staticKept,
   )
 where
 
@@ -62,6 +63,7 @@ import Weft.Static.Cache
 import Weft.Static.Compress (compressedTypes, compressible)
 import Weft.Static.File
 import Weft.Static.Folders (newFolders)
+import Weft.Static.Kept (Kept, closeKept, countKept, newKept)
 import Weft.Static.Listing
 import Weft.Static.MediaType (mediaTypes)
 import Weft.Static.OpenFiles
@@ -97,10 +99,14 @@ data StaticSettings = StaticSettings
     staticCompressTypes :: ![ByteString],
     -- | How many files may stay open while clients receive them. Beyond that, a file is reopened for each piece of 64
     -- KiB. 'Nothing' is no limit.
-    staticOpenFiles :: !(Maybe OpenFiles)
+    staticOpenFiles :: !(Maybe OpenFiles),
+    -- | How many files above 'staticCacheFile' may stay open between responses. One that nobody has asked for in ten
+    -- seconds is closed. Each is a descriptor, for each capability that serves it; 'staticOpenFiles' bounds them too. 0:
+    -- a file is opened for each response.
+    staticKeptFiles :: !Int
   }
 
--- | 64 MiB of cache for files up to 256 KiB, checked after a second; @index.html@ and
+-- | 64 MiB of cache for files up to 256 KiB, checked after a second, and 100 larger files kept open; @index.html@ and
 -- @index.htm@; no listings.
 defaultStaticSettings :: StaticSettings
 defaultStaticSettings =
@@ -114,7 +120,8 @@ defaultStaticSettings =
       staticTypes = [],
       staticCompress = False,
       staticCompressTypes = compressedTypes,
-      staticOpenFiles = Nothing
+      staticOpenFiles = Nothing,
+      staticKeptFiles = 100
     }
 
 -- | An open folder with its settings, its cache, and the count of those who use the folder.
@@ -128,8 +135,9 @@ withStatic settings folder = bracket (openStatic settings folder) closeStatic
 openStatic :: StaticSettings -> FilePath -> IO Static
 openStatic settings folder = do
   root <- openDirectory folder
-  users <- newUsers (closeDirectory root)
-  staticOf settings root users
+  kept <- newKept
+  users <- newUsers (closeKept kept >> closeDirectory root)
+  staticOf settings root kept users
 
 -- | Close the folder, as soon as no 'usingStatic' is in progress. Other requests may not be served from it any more.
 closeStatic :: Static -> IO ()
@@ -146,10 +154,10 @@ sharesFolder (Static _ _ _ _ a) (Static _ _ _ _ b) = a == b
 
 -- | The open folder with other settings and an empty cache. Both values may be used, until one of them is closed.
 changeStatic :: StaticSettings -> Static -> IO Static
-changeStatic settings (Static _ root _ _ users) = staticOf settings (rootDirectory root) users
+changeStatic settings (Static _ root _ _ users) = staticOf settings (rootDirectory root) (rootKept root) users
 
-staticOf :: StaticSettings -> Directory -> Users -> IO Static
-staticOf settings root users = do
+staticOf :: StaticSettings -> Directory -> Kept -> Users -> IO Static
+staticOf settings root kept users = do
   cache <- newCache contents
   compressed' <- newBackground (staticCacheBytes settings - contents) compressedBytes
   folders <- newFolders root (staticTrust settings)
@@ -166,6 +174,8 @@ staticOf settings root users = do
             rootCompressed = compressed',
             rootUsers = users,
             rootOpenFiles = staticOpenFiles settings,
+            rootKept = kept,
+            rootMostKept = staticKeptFiles settings,
             rootAgain = (`missed` static)
           }
   pure static
@@ -180,6 +190,11 @@ staticMetrics (Static _ root cache _ _) = do
   contents <- cacheMetrics cache
   results <- backgroundMetrics (rootCompressed root)
   pure contents {cachedEntries = cachedEntries contents + cachedEntries results, cachedBytes = cachedBytes contents + cachedBytes results}
+
+-- | The number of files that are kept open ('staticKeptFiles'), with those that are kept no longer and that a response
+-- still uses.
+staticKept :: Static -> IO Int
+staticKept (Static _ root _ _ _) = countKept (rootKept root)
 
 -- | The application.
 --
@@ -302,6 +317,7 @@ refreshOne (Static _ root _ _ _) began path old = briefly (rootOpenFiles root) $
   case same of
     Just seen -> pure (Right (Same seen))
     Nothing -> do
+      mapM_ (forget root) old
       (seen, found) <- find root began path
       pure $ case found of
         File r -> Right (Changed seen r)

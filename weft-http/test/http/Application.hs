@@ -14,12 +14,16 @@ module Application
     partsOf,
     portOf,
     noConnections,
+
+    -- * Users
+    asNobody,
   )
 where
 
 import Client (eventually)
 import Configurations (limited)
 import Control.Concurrent (myThreadId, threadCapability, threadDelay)
+import Control.Exception (bracket_)
 import Control.Monad (forM_, unless, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
@@ -30,6 +34,7 @@ import qualified Data.ByteString.Lazy as L
 import Data.String (fromString)
 import Network.HTTP.Types
 import Network.Wai
+import System.Posix.User (getEffectiveUserID, setEffectiveUserID)
 import Test.Tasty.HUnit
 import Weft.Duration (seconds)
 import Weft.Http
@@ -130,3 +135,9 @@ partsOf n = [B.take size (B.drop (size `mod` 97) (filler 70100)) | size <- map (
 -- | The given number of bytes, which vary.
 filler :: Int -> ByteString
 filler n = fst (B.unfoldrN n (\i -> Just (fromIntegral (i * 7 + i `div` 251), i + 1)) (0 :: Int))
+
+-- | Run an action as the user nobody, since root may read every file. Changes the user of all threads of the process.
+asNobody :: IO a -> IO a
+asNobody act = do
+  user <- getEffectiveUserID
+  if user == 0 then bracket_ (setEffectiveUserID 65534) (setEffectiveUserID 0) act else act

@@ -13,6 +13,7 @@ import qualified Spec.Ends as Ends
 import qualified Spec.Files as Files
 import qualified Spec.Framing as Framing
 import qualified Spec.Fuzz as Fuzz
+import qualified Spec.KeptFiles as KeptFiles
 import qualified Spec.KeptStrings as KeptStrings
 import qualified Spec.Limits as Limits
 import qualified Spec.Lingering as Lingering
@@ -63,6 +64,7 @@ underConfiguration (configuration, refused) =
         Lingering.tests,
         Ends.tests,
         Shutdown.tests,
+        KeptFiles.tests,
         KeptStrings.tests,
         Settings.tests,
         Setters.tests,

@@ -23,6 +23,7 @@ module Weft.Static.File
     negotiated,
     compressed,
     withBody,
+    forget,
     withFolder,
     opening,
     refusal,
@@ -53,6 +54,7 @@ import Weft.Static.Background
 import Weft.Static.Compress
 import Weft.Static.Digest (digest)
 import Weft.Static.Folders
+import Weft.Static.Kept
 import Weft.Static.MediaType
 import Weft.Static.OpenFiles (OpenFiles, briefly)
 import Weft.Static.Users (Users, using)
@@ -76,6 +78,9 @@ data DocumentRoot = DocumentRoot
     rootUsers :: !Users,
     -- | How many files may stay open.
     rootOpenFiles :: !(Maybe OpenFiles),
+    -- | The open files that are kept, and how many may be.
+    rootKept :: !Kept,
+    rootMostKept :: !Int,
     -- | Answers a request again whose file was replaced after the lookup, at most the given number of times. Lazy,
     -- since it refers to this record.
     rootAgain :: Int -> Request -> (Response -> IO ResponseReceived) -> IO ResponseReceived
@@ -332,13 +337,25 @@ sameStatus a b = sameFile a b && statusChanged a == statusChanged b
 sameFile :: FileStatus -> FileStatus -> Bool
 sameFile a b = statusModified a == statusModified b && statusSize a == statusSize b && statusInode a == statusInode b && statusDevice a == statusDevice b
 
--- | Open the file of a resource that is not in memory. 'Nothing' if the file is no longer the one
--- that the resource describes.
+-- | Run an action with the file of a resource that is not in memory, one that is kept or a new one. 'Nothing' if the file is
+-- no longer the one that the resource describes. Whether it is still at its path is not asked of one that is kept:
+-- 'unchanged' does that, as for contents in memory.
 withBody :: DocumentRoot -> Resource -> (File -> IO a) -> IO (Maybe a)
 withBody root r act = do
-  opened <- opening root (resourcePath r) $ \file ->
-    if sameFile (resourceStatus r) (openedStatus file) then Just <$> act file else pure Nothing
-  pure (fromRight Nothing opened)
+  found <- withKept (rootKept root) path $ \file -> do
+    status <- statFile file
+    if isIt status then Just <$> act file else pure Nothing
+  maybe anew (maybe (forget root r >> anew) (pure . Just)) found
+  where
+    path = resourcePath r
+    isIt = sameFile (resourceStatus r)
+    anew = do
+      opened <- tryJust refusal (withOpened (rootKept root) (rootMostKept root) (rootOpenFiles root) path (openBeneath (rootDirectory root) path) (isIt . openedStatus) act)
+      pure (fromRight Nothing opened)
+
+-- | Keep no open file of a resource that has changed.
+forget :: DocumentRoot -> Resource -> IO ()
+forget root r = mapM_ (dropKept (rootKept root) . resourcePath) (r : map snd (resourceVariants r))
 
 -- | Run an action with a folder below the root. 'Left' says what is there if it is no folder that can be read.
 withFolder :: DocumentRoot -> ByteString -> (File -> IO a) -> IO (Either Found a)

@@ -26,11 +26,12 @@ module Weft.Static.Folders
 
     -- * Opening
     beneath,
+    openBeneath,
   )
 where
 
 import Control.Concurrent (forkIOWithUnmask)
-import Control.Exception (IOException, SomeException, catch, handle, mask_, throwIO)
+import Control.Exception (IOException, SomeException, bracket, catch, handle, mask_, throwIO)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
@@ -181,7 +182,10 @@ addCoding name found
     dot' = at 4
     at k = if B.length name >= k then B.index name (B.length name - k) else 0
 
--- | Open a path below the root that does not lead out of it, without blocking a
--- capability.
+-- | Run an action with a path below the root that does not lead out of it, opened without blocking a capability.
 beneath :: Directory -> ByteString -> (File -> IO a) -> IO a
-beneath root path = withRawFileAt root reading {openResolve = Beneath, openNonBlocking = True} (if B.null path then C.pack "." else path)
+beneath root path = bracket (openBeneath root path) closeFile
+
+-- | Open a path as 'beneath' does.
+openBeneath :: Directory -> ByteString -> IO File
+openBeneath root path = openRawFileAt root reading {openResolve = Beneath, openNonBlocking = True} (if B.null path then C.pack "." else path)

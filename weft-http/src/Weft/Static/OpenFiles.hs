@@ -1,7 +1,8 @@
 -- |
 -- A limit on the files that are open at the same time for the responses of one or more folders. Each open file is a
 -- descriptor. A process has a limited number of these (getrlimit(2), @RLIMIT_NOFILE@), and a client that reads slowly
--- keeps its file open for as long as it likes.
+-- keeps its file open for as long as it likes. Files are open for three reasons: for the responses that read them, for
+-- looking at them, and to be there for the next response ("Weft.Static.Kept").
 --
 -- Any thread may call these functions.
 module Weft.Static.OpenFiles
@@ -9,6 +10,8 @@ module Weft.Static.OpenFiles
     newOpenFiles,
     withPermit,
     briefly,
+    permitKept,
+    returnKept,
   )
 where
 
@@ -17,24 +20,39 @@ import Control.Exception (bracket, bracket_)
 import Control.Monad (when)
 import Data.IORef
 
--- | The number of permits left, changed atomically by each response's thread; and a semaphore for threads that open
--- files only for a read.
-data OpenFiles = OpenFiles !(IORef Int) !QSem
+-- | The permits left for responses, those for files that are kept, and a semaphore for threads that open files only for a
+-- read. The numbers are changed atomically by each response's thread.
+data OpenFiles = OpenFiles !(IORef Int) !(IORef Int) !QSem
 
--- | Allow the given number of open files, half of them for responses that keep their file open.
+-- | Allow the given number of open files: half of them for responses that keep their file open, a quarter for files that
+-- are kept for the next response, and a quarter for reads.
 newOpenFiles :: Int -> IO OpenFiles
-newOpenFiles n = OpenFiles <$> newIORef (n `quot` 2) <*> newQSem (max 1 (n `quot` 4))
+newOpenFiles n = OpenFiles <$> newIORef (n `quot` 2) <*> newIORef (n `quot` 4) <*> newQSem (max 1 (n `quot` 8))
 
 -- | Run an action that opens one or two files and waits only for the disk. Blocks until it may open files.
 briefly :: Maybe OpenFiles -> IO a -> IO a
 briefly Nothing act = act
-briefly (Just (OpenFiles _ slots)) act = bracket_ (waitQSem slots) (signalQSem slots) act
+briefly (Just (OpenFiles _ _ slots)) act = bracket_ (waitQSem slots) (signalQSem slots) act
 
 -- | Run an action with a flag that says whether it may keep a file open. Never blocks. Without a limit the flag is
 -- 'True'.
 withPermit :: Maybe OpenFiles -> (Bool -> IO a) -> IO a
 withPermit Nothing act = act True
-withPermit (Just (OpenFiles left _)) act = bracket take' give act
+withPermit (Just (OpenFiles left _ _)) act = bracket (takeOne left) give act
   where
-    take' = atomicModifyIORef' left (\n -> if n > 0 then (n - 1, True) else (n, False))
-    give taken = when taken (atomicModifyIORef' left (\n -> (n + 1, ())))
+    give taken = when taken (giveOne left)
+
+-- | Whether one more file may be kept. Never blocks. If so, 'returnKept' has to follow when it is closed.
+permitKept :: Maybe OpenFiles -> IO Bool
+permitKept Nothing = pure True
+permitKept (Just (OpenFiles _ left _)) = takeOne left
+
+-- | A file that was kept is closed.
+returnKept :: Maybe OpenFiles -> IO ()
+returnKept = mapM_ (\(OpenFiles _ left _) -> giveOne left)
+
+takeOne :: IORef Int -> IO Bool
+takeOne left = atomicModifyIORef' left (\n -> if n > 0 then (n - 1, True) else (n, False))
+
+giveOne :: IORef Int -> IO ()
+giveOne left = atomicModifyIORef' left (\n -> (n + 1, ()))

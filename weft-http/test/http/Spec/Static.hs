@@ -4,12 +4,12 @@
 -- "Weft.Static": the files of a folder that are served or refused, and the responses.
 module Spec.Static (tests) where
 
-import Application (filler, withQuietServer)
+import Application (asNobody, filler, withQuietServer)
 import Client
 import Configurations
 import Control.Concurrent (threadDelay)
 import Control.Concurrent.Async (mapConcurrently_)
-import Control.Exception (bracket, bracket_)
+import Control.Exception (bracket)
 import Control.Monad (forM_, replicateM, replicateM_, unless, void, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
@@ -24,7 +24,6 @@ import System.Directory
 import System.FilePath ((</>))
 import System.Posix.Files (createSymbolicLink, setFileMode, setFileTimes)
 import System.Posix.Temp (mkdtemp)
-import System.Posix.User (getEffectiveUserID, setEffectiveUserID)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Duration (milliseconds, seconds)
@@ -450,12 +449,6 @@ counts = withFolder $ \folder -> do
       forM_ [1 .. 5 :: Int] $ \i -> get client ("/" <> C.pack (show i))
       later <- staticMetrics static
       assertBool (show later) (cachedMisses later <= cachedMisses figures + 1)
-
--- | Run an action as the user nobody, since root may read every file. Changes the user of all threads of the process.
-asNobody :: IO a -> IO a
-asNobody act = do
-  user <- getEffectiveUserID
-  if user == 0 then bracket_ (setEffectiveUserID 65534) (setEffectiveUserID 0) act else act
 
 site :: (StaticSettings -> StaticSettings) -> (FilePath -> Int -> IO a) -> IO a
 site change act = withFolder $ \folder ->

@@ -65,7 +65,7 @@ data Check = Due | Checking | Recent
   deriving (Eq)
 
 -- | The settings on which a cache depends.
-type Files = ([B.ByteString], Bool, Int, Duration, (Bool, [B.ByteString]), [(B.ByteString, B.ByteString)])
+type Files = ([B.ByteString], Bool, (Int, Int), Duration, (Bool, [B.ByteString]), [(B.ByteString, B.ByteString)])
 
 -- | True if both share an open folder.
 sameFolder :: Host -> Host -> Bool
@@ -73,7 +73,7 @@ sameFolder a b = hostStatic a `sharesFolder` hostStatic b
 
 -- | The settings on which the host's cache depends.
 filesOf :: Settings -> Files
-filesOf settings = (index settings, listing settings, cacheBytes settings, trust settings, (compress settings, compressTypes settings), types settings)
+filesOf settings = (index settings, listing settings, (cacheBytes settings, keptFiles settings), trust settings, (compress settings, compressTypes settings), types settings)
 
 -- | The folder's path. A host without a folder has redirects only; something has to be open all the same.
 hostFolder :: Host -> FilePath
@@ -117,6 +117,7 @@ staticSettings :: Maybe OpenFiles -> Settings -> StaticSettings
 staticSettings files settings =
   defaultStaticSettings
     { staticCacheBytes = cacheBytes settings,
+      staticKeptFiles = keptFiles settings,
       staticTrust = trust settings,
       staticIndex = index settings,
       staticListing = listing settings,

@@ -76,6 +76,7 @@ data Settings = Settings
     corsOrigins :: [ByteString],
     basicAuth :: Maybe FilePath,
     cacheBytes :: Int,
+    keptFiles :: Int,
     trust :: Duration,
     limits :: Limits,
     -- | In whole seconds, as Warp has it.
@@ -124,6 +125,7 @@ defaults =
       corsOrigins = [],
       basicAuth = Nothing,
       cacheBytes = 64000000,
+      keptFiles = 1000,
       trust = seconds 1,
       limits = defaultLimits,
       timeout = 30,
@@ -231,6 +233,8 @@ table =
       oneOrNone filled (\v s -> s {basicAuth = v}),
     live What "cache" (One "MB") "Memory for the contents of small files (64)" $
       one (range 0 1000000) (\v s -> s {cacheBytes = 1000000 * v}),
+    live What "kept-files" (One "N") "Files above 256 KiB that stay open between requests, until nobody has asked for them in ten seconds; at most a thirty-second of the descriptors (ulimit -n) is for them. 0: each request opens its file (1000)" $
+      one (range 0 1000000) (\v s -> s {keptFiles = v}),
     live What "trust" (One "SECONDS") "How long cached contents are used before they are compared with the disk (1)" $
       one (time 0) (\v s -> s {trust = v}),
     fixed Protection "head-timeout" (One "SECONDS") "Time for a request's head, from its first byte to its last, for a connection's first one from the beginning of the connection, and before that for the PROXY header and the TLS handshake together (10)" $
