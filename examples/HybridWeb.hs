@@ -17,12 +17,18 @@ import Data.Attoparsec.ByteString.Char8 (Parser, char, isDigit, many', parseOnly
 import qualified Data.Attoparsec.ByteString.Char8 as P
 import Data.ByteString (ByteString)
 import qualified Data.ByteString.Char8 as B
+import qualified Data.ByteString.Internal as B (fromForeignPtr)
+import qualified Data.ByteString.Unsafe as B (unsafeUseAsCString)
 import Data.Char (isAlphaNum, isAscii, isAsciiUpper, toLower)
 import Data.IORef
 import Data.List (stripPrefix)
 import qualified Data.Map.Strict as Map
 import Data.Sequence (Seq, ViewL (..), viewl, (|>))
 import Data.String (fromString)
+import Foreign.ForeignPtr (mallocForeignPtrBytes, touchForeignPtr)
+import Foreign.ForeignPtr.Unsafe (unsafeForeignPtrToPtr)
+import Foreign.Marshal.Utils (copyBytes)
+import Foreign.Ptr (castPtr, plusPtr)
 import GHC.Clock (getMonotonicTime)
 import qualified GHC.Foreign as Foreign
 import GHC.IO.Encoding (getFileSystemEncoding)
@@ -255,19 +261,31 @@ respond (Site root cache) sock request = do
         if size > wholeBelow cache
           then pure (Parts answerHead name')
           else do
-            bytes <- readAt file 0 (fromIntegral size)
-            let page = Page (answerHead <> bytes) (B.length answerHead)
+            page <- readBehind answerHead file size
             -- A file that has become shorter since is being written, and is not cached.
-            if B.length bytes == size
+            if B.length (pageBytes page) == B.length answerHead + size
               then Whole page <$ insertCache cache now (path request) page
               else ioError' (userError "the file changes")
     ioError' = nonBlocking . ioError
     withIndex name act = withFileAt root fromInside name $ \file -> do
-      status <- statFile file
+      let status = openedStatus file
       case statusType status of
         RegularFile -> act name file (fromIntegral (statusSize status))
         DirectoryFile | not ("index.html" `B.isSuffixOf` fromString name) -> withIndex (name <> "/index.html") act
         _ -> ioError' (userError "not a file")
+
+-- | Read a file behind the head of its response, so that both are sent from where they are.
+readBehind :: ByteString -> File -> Int -> Hybrid Page
+readBehind answerHead file size = do
+  memory <- nonBlocking (mallocForeignPtrBytes (start + size))
+  -- It must not be collected before the kernel has written to it, not even if the thread is killed.
+  (`finally` nonBlocking (touchForeignPtr memory)) $ do
+    let p = unsafeForeignPtrToPtr memory
+    nonBlocking (B.unsafeUseAsCString answerHead (\from -> copyBytes p (castPtr from) start))
+    Count n <- readBufAt file 0 (p `plusPtr` start) (Count size)
+    pure (Page (B.fromForeignPtr memory 0 (start + n)) start)
+  where
+    start = B.length answerHead
 
 -- | A response in memory, with the length of its head; or a head, and the name of a file that is sent in pieces.
 data Answer = Whole Page | Parts ByteString FilePath
