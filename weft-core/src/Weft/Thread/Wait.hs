@@ -11,7 +11,8 @@ module Weft.Thread.Wait
     closeFdWith,
 
     -- * For other packages
-    waitDescriptorRead,
+    waitDescriptor,
+    End (..),
     Ends (..),
     threadWait,
     threadWaitSTM,
@@ -19,7 +20,7 @@ module Weft.Thread.Wait
 where
 
 import Control.Concurrent.STM (STM, atomically, newTVarIO, readTVar, retry, throwSTM, writeTVar)
-import Control.Exception (IOException, catch, mask_, onException, throwIO, try)
+import Control.Exception (catch, mask_, onException)
 import Control.Monad (unless, void, when)
 import Data.IORef (atomicModifyIORef', newIORef, readIORef)
 import Foreign.C.Error (Errno (..), eBADF)
@@ -35,6 +36,8 @@ import Weft.Core.Events
 import Weft.Core.Latency (noteRunning, presentStamp)
 import Weft.Core.Manager
 import Weft.Core.Registry
+import Weft.Core.Time (Instant, never)
+import Weft.Core.Timer (cancelTimer)
 import Weft.FFI.Errno (errnoError)
 import Weft.Runtime.Managers
 import Weft.Sys (forkGeneration)
@@ -69,54 +72,87 @@ data Ends = Ends
 endsOf :: String -> Ends
 endsOf = Ends id (pure ())
 
+-- | The error of a wait whose descriptor was closed meanwhile.
+closedError :: Ends -> IOError
+closedError ends = let Errno e = eBADF in errnoError (endClosed ends) e
+
 -- | Block until one of these events.
 threadWait :: Ends -> Events -> Fd -> IO ()
-threadWait ends evs fd = waitOnce ends evs fd (fmap Just) (threadWait ends evs fd)
+threadWait ends evs fd = do
+  end <- waitOnce ends evs fd (fmap Just) never
+  when (end == Closed) (ioError (closedError ends))
 
--- | Block until a descriptor that the program owns can be read, or is closed. The location is for error messages.
+-- | How a wait with a deadline has ended.
+data End
+  = -- | One of the events has happened, or the descriptor is always ready.
+    Happened
+  | -- | The descriptor was closed, before or meanwhile.
+    Closed
+  | -- | The deadline has passed.
+    Late
+  deriving (Eq)
+
+-- | Block until one of these events of a descriptor that the program owns, until it is closed, or until the deadline.
 -- Unlike 'Weft.Core.Descriptor.perform', whose registration stays armed, this registers for one event. That is one more
 -- system call for each wait, but events during the reader's work do not wake the dispatcher. It suits descriptors that
--- deliver many messages, each with an event of its own. Throws @EBADF@ if the descriptor is closed meanwhile. Returns
--- at once if it was closed before.
-waitDescriptorRead :: String -> Descriptor -> IO ()
-waitDescriptorRead loc d = waitOnce (endsOf loc) evtRead (descriptorFd d) whileOpen (waitDescriptorRead loc d)
+-- deliver many messages, each with an event of its own. Throws an 'IOError' if the kernel refuses the registration.
+waitDescriptor :: Descriptor -> Events -> Instant -> IO End
+waitDescriptor d evs = waitOnce (endsOf "") evs (descriptorFd d) whileOpen
   where
     -- The number cannot be reused before the registration is made; closing the descriptor then finds the registration.
-    whileOpen act = useDescriptor d (try act) >>= traverse (either (throwIO :: IOException -> IO a) pure)
+    whileOpen act = useDescriptor d (Sys.attempt act) >>= sequence
 
--- | Register for one event and wait for it. The function runs the registration, unless the descriptor is closed. The
--- last argument waits again, if the manager was stopped.
-waitOnce :: Ends -> Events -> Fd -> (IO Placed -> IO (Maybe Placed)) -> IO () -> IO ()
-waitOnce ends evs fd whileOpen again = mask_ $ do
-  m <- currentManager
-  box <- Sys.newEmptyMVar
-  placed <- whileOpen . modifyIOError (endRefused ends) . register (managerRegistry m) m fd evs OneShot $ \_ e -> do
-    stamp <- presentStamp (managerLatency m)
-    void (Sys.tryPutMVar box (Woken e stamp))
-  case placed of
-    Nothing -> pure ()
-    Just Ready -> endAlwaysReady ends
-    Just ManagerGone -> again
-    Just (Placed key) -> do
-      countShared (managerCounters m) Waits
-      mark (managerEventLog m) Waited
-      Woken found stamp <- Sys.takeMVar box `onException` unregister (managerRegistry m) fd key
-      when (stamp /= unstamped) (noteRunning (managerLatency m) stamp)
-      case verdict ends found of
-        Right () -> pure ()
-        Left (Just err) -> ioError err
-        Left Nothing -> again
+-- | Register for one event and wait for it; again, if the manager is stopped meanwhile. The function runs the
+-- registration, unless the descriptor is closed.
+waitOnce :: Ends -> Events -> Fd -> (IO Placed -> IO (Maybe Placed)) -> Instant -> IO End
+waitOnce ends evs fd whileOpen deadline = mask_ again
+  where
+    again = do
+      box <- Sys.newEmptyMVar
+      placed <- registerOnce ends evs fd whileOpen $ \m e -> do
+        stamp <- presentStamp (managerLatency m)
+        void (Sys.tryPutMVar box (Woken e stamp))
+      case placed of
+        AtOnce end -> pure end
+        Standing m key -> do
+          mark (managerEventLog m) Waited
+          timer <- if deadline == never then pure Nothing else Just <$> addTimer m deadline (void (Sys.tryPutMVar box TooLate))
+          let withdraw = mapM_ cancelTimer timer >> void (unregister (managerRegistry m) fd key)
+          woken <- Sys.takeMVar box `onException` withdraw
+          case woken of
+            TooLate -> Late <$ withdraw
+            Woken found stamp -> do
+              mapM_ cancelTimer timer
+              when (stamp /= unstamped) (noteRunning (managerLatency m) stamp)
+              maybe again pure (endBy found)
 {-# INLINE waitOnce #-}
 
--- | The message that wakes a waiting thread: the events, and their time stamp.
-data Woken = Woken !Events !Stamp
+-- | The message that wakes a waiting thread: the events, and their time stamp; or the deadline has passed.
+data Woken = Woken !Events !Stamp | TooLate
 
--- | Whether the descriptor is ready, has an error, or neither, because the manager was stopped.
-verdict :: Ends -> Events -> Either (Maybe IOError) ()
-verdict ends found
-  | found `includes` evtOrphaned = Left Nothing
-  | found `includes` evtClose = let Errno e = eBADF in Left (Just (errnoError (endClosed ends) e))
-  | otherwise = Right ()
+-- | How these events end a wait. 'Nothing' if the manager was stopped: another one has to be waited with.
+endBy :: Events -> Maybe End
+endBy found
+  | found `includes` evtOrphaned = Nothing
+  | found `includes` evtClose = Just Closed
+  | otherwise = Just Happened
+
+-- | A registration for one event: over at once, or made, with a manager and by a key.
+data Once = AtOnce !End | Standing !Manager !Int
+
+-- | Register for one event, with the manager of the caller's capability; masked. The first function runs the
+-- registration, unless the descriptor is closed. The second one gets the events ('endBy'), on the thread that runs the
+-- manager.
+registerOnce :: Ends -> Events -> Fd -> (IO Placed -> IO (Maybe Placed)) -> (Manager -> Events -> IO ()) -> IO Once
+registerOnce ends evs fd whileOpen told = do
+  m <- currentManager
+  placed <- whileOpen . modifyIOError (endRefused ends) $ register (managerRegistry m) m fd evs OneShot (\_ e -> told m e)
+  case placed of
+    Nothing -> pure (AtOnce Closed)
+    Just Ready -> AtOnce Happened <$ endAlwaysReady ends
+    Just ManagerGone -> registerOnce ends evs fd whileOpen told
+    Just (Placed key) -> Standing m key <$ countShared (managerCounters m) Waits
+{-# INLINE registerOnce #-}
 
 -- | Register now and wait later. The transaction succeeds when the descriptor can be read, and throws @EBADF@ if it
 -- is closed. The action cancels the wait. If both are garbage, the registration is removed.
@@ -131,15 +167,15 @@ threadWaitWriteSTM = threadWaitSTM (endsOf "threadWaitWriteSTM") evtWrite
 -- a dispatcher that is being stopped), and by the one that cancels, which may be at work at the same time.
 --
 -- @
---   Standing keys   -> Standing (key : keys)  a registration was made
---                   -> Cancelled              cancelled; that thread removes the registrations of all keys
---   Cancelled       for good; a thread that has registered meanwhile removes its registration itself
+--   Armed keys   -> Armed (key : keys)  a registration was made
+--                -> Cancelled           cancelled; that thread removes the registrations of all keys
+--   Cancelled    for good; a thread that has registered meanwhile removes its registration itself
 -- @
 --
 -- A dispatcher that stops takes the registration out of the registry first and then makes another one with a new
 -- dispatcher. So there may be several keys. The registry ignores those of registrations that have ended.
-data Standing
-  = Standing [(Registry Manager, Int)]
+data Registrations
+  = Armed [(Registry Manager, Int)]
   | Cancelled
 
 -- | Register for these events and wait later, as 'threadWaitReadSTM' does.
@@ -151,29 +187,23 @@ threadWaitSTM :: Ends -> Events -> Fd -> IO (STM (), IO ())
 threadWaitSTM ends evs fd = mask_ $ do
   result <- newTVarIO Nothing
   handle <- newTVarIO result
-  standing <- newIORef (Standing [])
+  standing <- newIORef (Armed [])
   image <- forkGeneration
   let arm = do
-        m <- currentManager
-        placed <- modifyIOError (endRefused ends) $ register (managerRegistry m) m fd evs OneShot (\_ e -> settle e)
+        placed <- registerOnce ends evs fd (fmap Just) (\_ e -> maybe armAgain finished (endBy e))
         case placed of
-          Ready -> endAlwaysReady ends >> settle evs
-          ManagerGone -> arm
-          Placed key -> do
-            countShared (managerCounters m) Waits
+          AtOnce end -> finished end
+          Standing m key -> do
             wanted <- atomicModifyIORef' standing (noting (managerRegistry m, key))
             unless wanted (void (unregister (managerRegistry m) fd key))
       noting _ Cancelled = (Cancelled, False)
-      noting key (Standing keys) = (Standing (key : keys), True)
+      noting key (Armed keys) = (Armed (key : keys), True)
       armAgain = do
         found <- readIORef standing
         case found of
           Cancelled -> pure ()
-          Standing _ -> arm `catch` \err -> finish (Left (err :: IOError))
-      settle e = case verdict ends e of
-        Left Nothing -> armAgain
-        Left (Just err) -> finish (Left err)
-        Right () -> finish (Right ())
+          Armed _ -> arm `catch` \err -> finish (Left (err :: IOError))
+      finished end = finish (if end == Closed then Left (closedError ends) else Right ())
       finish = atomically . writeTVar result . Just
       -- Masked: nobody else removes the registrations afterwards. In a forked child they are not in use, and a thread
       -- that is missing there may hold a lock of the parent's registry.
@@ -181,7 +211,7 @@ threadWaitSTM ends evs fd = mask_ $ do
         before <- atomicModifyIORef' standing (\found -> (Cancelled, found))
         generation <- forkGeneration
         case before of
-          Standing keys | generation == image -> mapM_ (\(registry, key) -> unregister registry fd key) keys
+          Armed keys | generation == image -> mapM_ (\(registry, key) -> unregister registry fd key) keys
           _ -> pure ()
   arm
   finalizer handle cancel

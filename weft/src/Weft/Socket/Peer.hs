@@ -8,23 +8,14 @@ module Weft.Socket.Peer
   )
 where
 
-import Control.Concurrent.MVar
-import Control.Exception (mask_, onException)
-import Control.Monad (unless, void)
+import Control.Monad (unless)
 import Data.Bits ((.&.), (.|.))
-import Data.Maybe (fromMaybe)
 import Foreign.C.Error (eBADF, eTIMEDOUT)
 import Foreign.Marshal.Alloc (allocaBytes)
-import Weft.Core.Descriptor (descriptorFd, useDescriptor)
 import Weft.Core.Events
-import Weft.Core.Manager
-import Weft.Core.Registry
-import Weft.Core.Time (never)
-import Weft.Core.Timer (cancelTimer)
 import Weft.FFI.Poll
-import Weft.Runtime.Managers
 import Weft.Socket.Types
-import Weft.Sys (attempt)
+import Weft.Thread.Wait (End (..), waitDescriptor)
 
 -- | The state of a peer, as far as the kernel knows. A TCP peer that has closed its socket looks like one that has
 -- only finished sending, until something is sent to it.
@@ -61,37 +52,12 @@ awaitPeerGone :: Socket -> IO ()
 awaitPeerGone = awaitEvents "Weft.Socket.awaitPeerGone" evtHangup (== PeerGone)
 
 awaitEvents :: String -> Events -> (PeerState -> Bool) -> Socket -> IO ()
-awaitEvents loc evs holds s = withDescriptor s wait
-  where
-    closed = ioError (socketError loc eBADF)
-    deadline = socketDeadline s
-    -- Registered while the socket cannot be closed, so that the kernel cannot give its number to another
-    -- file before.
-    wait ep = mask_ $ do
-      m <- currentManager
-      box <- newEmptyMVar
-      let fd = descriptorFd ep
-          report _ e = void (tryPutMVar box (Just e))
-      outcome <- useDescriptor ep (attempt (register (managerRegistry m) m fd evs OneShot report))
-      placed <- fromMaybe closed outcome
-      case placed of
-        Ready -> pure ()
-        ManagerGone -> wait ep
-        Placed key -> do
-          timer <-
-            if deadline == never
-              then pure Nothing
-              else Just <$> addTimer m deadline (void (tryPutMVar box Nothing))
-          let withdraw = mapM_ cancelTimer timer >> unregister (managerRegistry m) fd key
-          found <- takeMVar box `onException` withdraw
-          case found of
-            Just e -> do
-              mapM_ cancelTimer timer
-              if e `includes` evtOrphaned
-                then wait ep
-                else if e `includes` evtClose then closed else pure ()
-            Nothing -> withdraw >> late
+awaitEvents loc evs holds s = withDescriptor s $ \d -> do
+  end <- waitDescriptor d evs (socketDeadline s)
+  case end of
+    Happened -> pure ()
+    Closed -> ioError (socketError loc eBADF)
     -- What happened before the deadline counts.
-    late = do
+    Late -> do
       state <- peerState s
       unless (holds state) (ioError (socketError loc eTIMEDOUT))

@@ -34,11 +34,13 @@ import Foreign.Ptr (castPtr, plusPtr)
 import Foreign.Storable (poke, pokeByteOff)
 import System.Posix.Types (Fd (..))
 import Weft.Core.Descriptor
+import Weft.Core.Events (evtRead)
+import Weft.Core.Time (never)
 import Weft.FFI.Errno (throwErrnoCode, throwIfNegative)
 import Weft.Runtime.Managers (currentManager, currentRegistry)
 import Weft.Tcp.Device
 import Weft.Tcp.FFI.Tun
-import Weft.Thread.Wait (waitDescriptorRead)
+import Weft.Thread.Wait (waitDescriptor)
 
 -- | Settings of a TUN device.
 data TunSettings = TunSettings
@@ -114,7 +116,8 @@ newQueue tap offload d = do
         Just (Done batch) -> pure batch
         Just (Failed e) -> throwErrnoCode location e
         -- Packets that arrive while a batch is processed must not wake the dispatcher, so nothing is registered then.
-        Just _ -> waitDescriptorRead location d >> receive slab
+        -- If it is closed meanwhile, the next attempt finds that.
+        Just _ -> waitDescriptor d evtRead never >> receive slab
         Nothing -> let Errno e = eBADF in throwErrnoCode location e
     readSome _ batch 0 = pure (Done (reverse batch))
     readSome slab batch n = do
