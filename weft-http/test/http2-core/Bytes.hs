@@ -45,6 +45,7 @@ import Data.Word (Word16, Word32)
 import Weft.Core.Time (Instant (..))
 import Weft.Http2.Core
 import Weft.Http2.Frame
+import Weft.Http2.Request (listSize)
 
 -- Frames -----------------------------------------------------------------------------
 
@@ -60,8 +61,10 @@ toyDecode :: Decode
 toyDecode = Decode decode
   where
     decode bytes
-      | "!" `B.isPrefixOf` bytes = Left "an exclamation mark"
-      | otherwise = Right ([(name, B.drop 1 value) | line <- B8.lines bytes, let (name, value) = B8.break (== '=') line], toyDecode)
+      | "!" `B.isPrefixOf` bytes = Left (CompressionError, "an exclamation mark")
+      | otherwise =
+        let fields = [(name, B.drop 1 value) | line <- B8.lines bytes, let (name, value) = B8.break (== '=') line]
+         in Right (fields, listSize fields, toyDecode)
 
 headers :: Int -> Bool -> [Field] -> ByteString
 headers n final fields = frame typeHeaders (flagEndHeaders + (if final then flagEndStream else 0)) n (block fields)

@@ -7,6 +7,7 @@ where
 
 import Http2Server
 import qualified Spec.Ends
+import qualified Spec.Engine
 import qualified Spec.Hpack
 import qualified Spec.Http2
 import qualified Spec.Interrupted
@@ -22,4 +23,4 @@ main = do
   arguments <- getArgs
   case arguments of
     "--server" : more -> runServer more
-    _ -> defaultMain (localOption (mkTimeout 280000000) (testGroup "http2" [Spec.Hpack.tests, Spec.Http2.tests, Spec.Streams.tests, Spec.Interrupted.tests, Spec.Ends.tests, Spec.Responses.tests, Spec.Rules.tests]))
+    _ -> defaultMain (localOption (mkTimeout 280000000) (testGroup "http2" [Spec.Hpack.tests, Spec.Http2.tests, Spec.Streams.tests, Spec.Interrupted.tests, Spec.Engine.tests, Spec.Ends.tests, Spec.Responses.tests, Spec.Rules.tests]))

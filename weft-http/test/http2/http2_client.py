@@ -738,10 +738,10 @@ def scenario_errors(port):
 
 
 def scenario_too_much_body(port):
-    """A body larger than the stream's window."""
+    """A body larger than the stream's window, with what an update may have added."""
     c = Client(port)
     s = c.request("/sleep", method="POST", end=False)
-    for _ in range(5):
+    for _ in range(9):
         c.send(frame(DATA, 0, s, bytes(16384)))
     c.until(lambda: s in c.resets)
     print(c.resets.get(s))

@@ -15,6 +15,9 @@ module Weft.Http2.Core
     hasFrames,
     nextDeadline,
     openStreams,
+    maySend,
+    isQuiet,
+    idleSince,
     isEnded,
     isSound,
 
@@ -34,11 +37,12 @@ import Control.Monad
 import qualified Data.ByteString as B
 import Data.Foldable (toList)
 import qualified Data.IntMap.Strict as IntMap
-import Data.Maybe (catMaybes)
+import Data.Maybe (catMaybes, isNothing)
 import qualified Data.Sequence as Seq
 import qualified Data.Set as Set
 import Weft.Core.Time (Duration (..), Instant (..), after)
 import Weft.Duration (seconds)
+import Weft.Http.Limits (Refusal (..))
 import Weft.Http2.Budget (fullBudget)
 import Weft.Http2.Core.Ended (noneEnded)
 import Weft.Http2.Core.Flow
@@ -105,6 +109,7 @@ handling :: Input -> Step ()
 handling input = case input of
   Received bytes -> receive bytes
   BeginDrain -> beginDrain
+  Break code why -> failWith code why
   Tick -> tick
   _ -> Send.application input
 
@@ -129,6 +134,20 @@ hasFrames core = not (Seq.null (coreQueue core)) || (coreWindow core > 0 && not 
 -- | The number of streams as the client counts them.
 openStreams :: Core -> Int
 openStreams = IntMap.size . coreStreams
+
+-- | Whether both windows of a stream are open.
+maySend :: StreamId -> Core -> Bool
+maySend n core = coreWindow core > 0 && maybe False ((> 0) . streamWindow) (IntMap.lookup n (coreStreams core))
+
+-- | Whether no more than the idle time is running, which only the client's bytes and a drain can change.
+isQuiet :: Core -> Bool
+isQuiet core = IntMap.null (coreStreams core) && coreHave core == 0 && isNothing (coreBlock core) && coreDrain core `elem` [NoDrain, Draining]
+
+-- | When the last stream ended, or the connection began. 'Nothing' if a stream is open, or a drain has begun.
+idleSince :: Core -> Maybe Instant
+idleSince core
+  | IntMap.null (coreStreams core) && coreDrain core == NoDrain && not (isEnded core) = Just (coreIdleSince core)
+  | otherwise = Nothing
 
 -- | The connection is to be closed as soon as what is queued was sent.
 isEnded :: Core -> Bool
@@ -173,7 +192,7 @@ deadlines core
       Just (Block _ _ _ _ _ t) -> Just (after (configFrame config) t, slow)
       Nothing | coreHave core > 0 -> Just (after (configFrame config) (coreSince core), slow)
       Nothing -> Nothing
-    slow = failWith EnhanceYourCalm "a frame took too long"
+    slow = failAs ClientTooSlow EnhanceYourCalm "a frame took too long"
     since w = case w of
       NotWaiting -> Nothing
       ForWindow t -> Just t
@@ -190,10 +209,10 @@ stalled :: StreamId -> Waiting -> Step ()
 stalled n w = do
   core <- get
   forM_ (IntMap.lookup n (coreStreams core)) $ \s -> case (w, streamReceiving s) of
-    (ForWindow _, _) | after (configWait (coreConfig core)) (coreProgress core) <= coreTime core -> failWith EnhanceYourCalm "nothing could be sent for too long"
+    (ForWindow _, _) | after (configWait (coreConfig core)) (coreProgress core) <= coreTime core -> failAs ClientTooSlow EnhanceYourCalm "nothing could be sent for too long"
     -- The response is complete, whatever happens to the body.
     (ForBody _, Discarding _) -> resetHere n NoError
-    _ -> act (Refuse n Cancel "a stream was too slow") >> resetHere n Cancel
+    _ -> act (Refuse n ClientTooSlow Cancel "a stream was too slow") >> resetHere n Cancel
 
 -- Invariants -------------------------------------------------------------------------
 

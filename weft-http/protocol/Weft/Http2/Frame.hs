@@ -52,8 +52,10 @@ where
 import Data.Bits
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
+import qualified Data.ByteString.Internal as B (unsafeCreate)
 import qualified Data.ByteString.Unsafe as B (unsafeDrop, unsafeIndex, unsafeTake)
 import Data.Word (Word16, Word32, Word8)
+import Foreign.Storable (pokeByteOff)
 
 -- | Length of the payload, type, flags, stream.
 data FrameHeader = FrameHeader
@@ -79,18 +81,17 @@ parseFrameHeader bytes
 
 -- | A frame's header of nine bytes: type, flags, stream, length.
 frameHead :: Word8 -> Word8 -> Int -> Int -> ByteString
-frameHead kind flags stream size =
-  B.pack
-    [ fromIntegral (size `shiftR` 16),
-      fromIntegral (size `shiftR` 8),
-      fromIntegral size,
-      kind,
-      flags,
-      fromIntegral (stream `shiftR` 24),
-      fromIntegral (stream `shiftR` 16),
-      fromIntegral (stream `shiftR` 8),
-      fromIntegral stream
-    ]
+frameHead kind flags stream size = B.unsafeCreate frameHeaderSize $ \p -> do
+  let put at byte = pokeByteOff p at (byte :: Word8)
+  put 0 (fromIntegral (size `unsafeShiftR` 16))
+  put 1 (fromIntegral (size `unsafeShiftR` 8))
+  put 2 (fromIntegral size)
+  put 3 kind
+  put 4 flags
+  put 5 (fromIntegral (stream `unsafeShiftR` 24))
+  put 6 (fromIntegral (stream `unsafeShiftR` 16))
+  put 7 (fromIntegral (stream `unsafeShiftR` 8))
+  put 8 (fromIntegral stream)
 
 -- | A frame with its payload.
 frame :: Word8 -> Word8 -> Int -> ByteString -> ByteString

@@ -1,110 +1,88 @@
 -- |
--- The state of a connection's receiving thread, how that thread leaves its loop, and what it charges to the client. For
--- "Weft.Http2.Receive"; used by that thread only. What exceeds a budget throws 'Leave'.
+-- The receiving thread of a connection: it gives what it receives, and the time, to the core. See "Weft.Http2.Engine".
 module Weft.Http2.Receiver
-  ( Receiver (..),
-    newReceiver,
-    Block (..),
-    Budgets (..),
-    limitsOf,
-
-    -- * Leaving
-    Leave (..),
-    leave,
-    leaveAs,
-
-    -- * Charges
-    pay,
-    payEmpty,
-    payReset,
+  ( receiveAll,
+    stepping,
   )
 where
 
 import Control.Exception
-import Data.ByteString (ByteString)
+import Control.Monad
 import qualified Data.ByteString as B
 import Data.IORef
-import Weft.Core.Time (Instant)
-import Weft.Http.Limits (Refusal (..))
-import Weft.Http2.Budget
-import Weft.Http2.Frame
-import Weft.Http2.Hpack (Decoder, newDecoder)
-import Weft.Http2.Resets
+import Weft.Core.Time (Duration (..), Instant, after, until)
+import Weft.Duration (milliseconds, seconds)
+import Weft.Http.SendTime (afterPause)
+import Weft.Http2.Core
+import Weft.Http2.Crew
+import Weft.Http2.Engine
+import Weft.Http2.Flush
+import Weft.Http2.Frame (ErrorCode (..))
 import Weft.Http2.Settings
-import Weft.Http2.Types
+import Weft.IdleTimer (ranLate)
 import Weft.Sys (now)
+import Weft.Transport hiding (Instant)
+import Prelude hiding (until)
 
--- | Thrown to leave the loop: the connection ends.
-data Leave = Leave !Refusal !ErrorCode !String
-  deriving (Show)
-
-instance Exception Leave
-
--- | State used only by the receiving thread.
-data Receiver = Receiver
-  { receiverConnection :: !Http2,
-    receiverDecoder :: !Decoder,
-    -- | Received bytes that do not form a complete frame yet.
-    receiverBuffer :: !(IORef ByteString),
-    -- | A header block that is not complete yet.
-    receiverBlock :: !(IORef (Maybe Block)),
-    receiverBudgets :: !(IORef Budgets)
-  }
-
--- | Flags and stream of the first frame; the pieces (the last first), their total size and number; when the block
--- began.
-data Block = Block !FrameHeader [ByteString] !Int !Int !Instant
-
-data Budgets = Budgets
-  { budgetResets :: !Resets,
-    budgetPings :: !Budget,
-    budgetSettings :: !Budget,
-    budgetPriorities :: !Budget,
-    budgetWindows :: !Budget,
-    budgetEmpty :: !Budget,
-    -- | Streams that may be refused without a charge, until the client knows how many it may begin.
-    budgetRefused :: !Int
-  }
-
--- | The state at the beginning of a connection.
-newReceiver :: Http2 -> IO Receiver
-newReceiver h = do
-  decoder <- newDecoder
-  Receiver h decoder <$> newIORef B.empty <*> newIORef Nothing <*> newIORef budgets
+-- | Let the core take a step, and do what it says. Returns whether the connection is ending, and when the core wants to
+-- know the time next, given when that was before.
+stepping :: Http2 -> Instant -> Instant -> Input -> IO (Bool, Instant)
+stepping h before t input = do
+  (over, due, sends, later) <- withTurn h $ \shared -> do
+    let (actions, core) = step t input (sharedCore shared)
+    (shared', later) <- obey h shared {sharedCore = core} actions
+    pure (shared', (isEnded core, wake core, hasFrames core, later))
+  afterwards h later
+  when sends (ring h)
+  pure (over, due)
   where
-    budgets = Budgets noResets fullBudget fullBudget fullBudget fullBudget fullBudget 1000
+    limits = http2Limits (http2Settings h)
+    -- What applications do sets deadlines while this thread waits. So it looks at the time four times in each limit.
+    often = let Duration least = minimum [limitWait limits, limitFrame limits, limitIdle limits] in max (milliseconds 10) (min (seconds 5) (Duration (least `div` 4)))
+    wake core
+      | t < before && before <= after often t = before
+      | isQuiet core = maybe noDeadline id (nextDeadline core)
+      | otherwise = min (after often t) (maybe noDeadline id (nextDeadline core))
 
--- | End the connection with an error, for the refusal that corresponds to it.
-leave :: ErrorCode -> String -> IO a
-leave code = leaveAs (refusalOf code) code
-
--- | End the connection for a refusal with an error.
-leaveAs :: Refusal -> ErrorCode -> String -> IO a
-leaveAs refusal code why = throwIO (Leave refusal code why)
-
--- | The limits of the connection.
-limitsOf :: Receiver -> Http2Limits
-limitsOf = http2Limits . http2Settings . receiverConnection
-
--- | Spend one unit of a budget, or end the connection.
-pay :: Receiver -> (Http2Limits -> Rate) -> (Budgets -> Budget) -> (Budget -> Budgets -> Budgets) -> String -> IO ()
-pay r rate get set what = do
+-- | Serve the connection until it ends. Returns whether the server has ended it.
+receiveAll :: Http2 -> IO Bool
+receiveAll h = do
   t <- now
-  budgets <- readIORef (receiverBudgets r)
-  case spend (rate (limitsOf r)) t (get budgets) of
-    Just left -> writeIORef (receiverBudgets r) (set left budgets)
-    Nothing -> leave EnhanceYourCalm ("too many " <> what)
+  (over, due) <- stepping h t t Tick
+  loop over due
+  where
+    limits = http2Limits (http2Settings h)
+    loop True _ = True <$ dropRest h
+    loop False due = do
+      -- Threads of streams that were reset or have responded may need a moment to end.
+      few <- awaitFewer (http2Crew h) (2 * limitStreams limits) (limitFrame limits)
+      if few
+        then do
+          r <- try (connReceive (http2Below h) due 16384)
+          t <- now
+          case r of
+            Right bytes
+              | B.null bytes -> pure False
+              | otherwise -> stepping h due t (Received bytes) >>= uncurry loop
+            Left e
+              -- What the client has sent while the process did not run is heard first.
+              | isTimeout e && ranLate (t `until` due) -> loop False (after afterPause t)
+              | isTimeout e -> stepping h due t Tick >>= uncurry loop
+              | otherwise -> endedNow
+        else do
+          t <- now
+          stepping h due t (Break EnhanceYourCalm "streams do not end") >>= uncurry loop
+    endedNow = withTurn h (\shared -> pure (shared, isEnded (sharedCore shared)))
 
-payEmpty :: Receiver -> IO ()
-payEmpty r = pay r limitEmptyFrames budgetEmpty (\b x -> x {budgetEmpty = b}) "frames without a payload"
-
--- | A reset by the client or because of its error. Completed responses allow more of them.
-payReset :: Receiver -> IO ()
-payReset r = do
-  t <- now
-  done <- atomicModifyIORef' (http2Completed (receiverConnection r)) ((,) 0)
-  budgets <- readIORef (receiverBudgets r)
-  let rule = defaultResetRule {resetRate = limitResets (limitsOf r)}
-  case reset rule t (completed rule done (budgetResets budgets)) of
-    Just left -> writeIORef (receiverBudgets r) budgets {budgetResets = left}
-    Nothing -> leave EnhanceYourCalm "too many resets"
+-- | Drop what still comes on a connection that ends, until the client or 'Weft.Http2.Flush.afterwards' closes it: TCP
+-- resets a connection that is closed with unread data. A client that has seen the end sends little more than its windows
+-- allow, so after 8 MiB the connection is closed.
+dropRest :: Http2 -> IO ()
+dropRest h = go (8388608 :: Int) `catch` ignore
+  where
+    go left = when (left > 0) $ do
+      bytes <- connReceive (http2Below h) noDeadline 65536
+      now >>= writeIORef (http2Heard h)
+      unless (B.null bytes) (go (left - B.length bytes))
+    ignore :: IOException -> IO ()
+    ignore _ = pure ()

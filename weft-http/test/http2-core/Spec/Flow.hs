@@ -47,7 +47,12 @@ tests =
       testCase "a client that does not know our SETTINGS yet may use the default window" $ do
         let run = flush (foldl' (flip send) unaware (post 1 : replicate 3 (content 1 (B.replicate 16384 0))))
         (resets run, goneAway run) @?= ([], Nothing)
-        resets (flush (send (content 1 (B.replicate 16384 0)) run)) @?= [(1, FlowControlError)],
+        -- The window was enlarged meanwhile, to the default of those who know.
+        let more = sum [by | SendWindow 1 by <- runFrames run]
+            rest = replicate ((65535 + more) `div` 16384 - 3) (content 1 (B.replicate 16384 0))
+        more @?= 65535 - share
+        resets (flush (foldl' (flip send) run rest)) @?= []
+        resets (flush (foldl' (flip send) run (content 1 (B.replicate 16384 0) : rest))) @?= [(1, FlowControlError)],
       testCase "99 streams that nobody reads leave the hundredth its window: an upload of 20 MB" $ do
         let slow = foldl' (flip send) begun (concat [[post n, content n (B.replicate share 0)] | n <- [1, 3 .. 197]])
             (run, done) = upload 199 20000000 (flush (send (post 199) slow))
@@ -61,9 +66,17 @@ tests =
         -- The other half is there for the others.
         let other = send (post 3) run
         isSound (runCore other) @? "sound",
-      testCase "a stream that is not read does not grow" $ do
-        let run = flush (send (post 1 <> content 1 (B.replicate 10000 0)) begun)
-        [by | SendWindow 1 by <- runFrames run] @?= [],
+      testCase "a stream that is not read gets the default window when it uses its share, and does not grow further" $ do
+        let grown run = [by | SendWindow 1 by <- runFrames (flush run)]
+            used = send (post 1 <> content 1 (B.replicate 5000 0)) begun
+        grown (send (post 1 <> content 1 (B.replicate 2000 0)) begun) @?= []
+        grown (send (postOf 1 5100 <> content 1 (B.replicate 5000 0)) begun) @?= []
+        grown used @?= [65535 - share]
+        grown (foldl' (flip send) used (replicate 4 (content 1 (B.replicate 15000 0)))) @?= [65535 - share],
+      testCase "so many streams that are not read get the default window as half of the connection's allows" $ do
+        let run = flush (foldl' (flip send) begun (concat [[post n, content n (B.replicate 5000 0)] | n <- [1, 3 .. 199]]))
+        length [() | SendWindow n _ <- runFrames run, n > 0] @?= 8
+        isSound (runCore run) @? "sound",
       testCase "all credit comes back: after resets by each side, early answers, errors, and padding" $ do
         let ends =
               [ \n -> send (reset n),

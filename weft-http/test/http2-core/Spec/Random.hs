@@ -126,6 +126,7 @@ inputs n =
       (1, pure (Interim n [(":status", "103")])),
       (4, Consume n <$> frequency [(2, choose (1, 300)), (1, choose (1, 20000))]),
       (2, pure (Want n)),
+      (1, pure (AwaitWindow n)),
       (1, pure (Abandon n InternalError)),
       (1, frequency [(1, pure BeginDrain), (3, pure Tick)])
     ]

@@ -37,6 +37,19 @@ tests =
         let with fields = runFrames (flush (give (Finish 1 fields) (give (Respond 1 ok) (send (get 1) begun))))
         with [("grpc-status", "0")] @?= [SendHeaders 1 ok False, SendHeaders 1 [("grpc-status", "0")] True]
         with [] @?= [SendHeaders 1 ok False, SendData 1 0 True],
+      testCase "an application that waits for the windows is told when both are open, or stopped in time" $ do
+        let closed = give (AwaitWindow 1) (send (settings [(4, 0)] <> get 1) begun)
+            told run = [n | Opened n <- runActions run]
+        told (give (AwaitWindow 1) (send (get 1) begun)) @?= [1]
+        told closed @?= []
+        told (send (update 1 10) closed) @?= [1]
+        told (send (update 1 10) (send (update 1 10) closed)) @?= [1]
+        told (send (settings [(4, 10)]) closed) @?= [1]
+        -- Another stream has used up the connection's window.
+        let used = give (AwaitWindow 3) (send (get 3) (flush (answer 1 65535 (send (get 1) begun))))
+        told used @?= []
+        told (send (update 0 1) used) @?= [3]
+        goneAway (flush (later 30001 closed)) @?= Just EnhanceYourCalm,
       testCase "many streams: heads and data of all of them come at once" $ do
         let run = flush (foldl' (flip (`answer` 5)) (send (B.concat (map get [1, 3 .. 21])) begun) [1, 3 .. 21])
         length (runFrames run) @?= 22,
@@ -135,20 +148,20 @@ tests =
             started run @?= [1]
             let over = flush (answer 1 5 run)
             drop 4 (runFrames over) @?= [SendHeaders 1 ok False, SendData 1 5 True, SendGoAway 1 NoError]
-            [code | Close code _ <- runActions over] @?= [NoError],
+            [code | Close _ code _ <- runActions over] @?= [NoError],
           testCase "a client that does not answer the PING gets the second one after a second" $ do
             let run = flush (later 1001 (flush (give BeginDrain (send (get 1) begun))))
             [n | SendGoAway n _ <- runFrames run] @?= [2147483647, 1],
           testCase "without streams it ends at once after the round trip" $ do
             let run = flush (send (frame typePing flagAck 0 "weft end") (flush (give BeginDrain begun)))
-            [code | Close code _ <- runActions run] @?= [NoError]
+            [code | Close _ code _ <- runActions run] @?= [NoError]
         ],
       testGroup
         "time"
         [ testCase "an idle connection" $ do
-            [code | Close code _ <- runActions (later 59999 begun)] @?= []
-            [code | Close code _ <- runActions (later 60001 begun)] @?= [NoError],
-          testCase "pings do not keep it" $ [code | Close code _ <- runActions (later 2000 (send (ping (B.replicate 8 0)) (later 59000 begun)))] @?= [NoError],
+            [code | Close _ code _ <- runActions (later 59999 begun)] @?= []
+            [code | Close _ code _ <- runActions (later 60001 begun)] @?= [NoError],
+          testCase "pings do not keep it" $ [code | Close _ code _ <- runActions (later 2000 (send (ping (B.replicate 8 0)) (later 59000 begun)))] @?= [NoError],
           testCase "half a frame, and half a header block" $ do
             goneAway (flush (later 30001 (send (B.take 5 (get 1)) begun))) @?= Just EnhanceYourCalm
             goneAway (flush (later 15001 (send (frame typeContinuation 0 1 "a") (later 15000 (send (frame typeHeaders 0 1 "a=b\n") begun))))) @?= Just EnhanceYourCalm,
@@ -179,7 +192,7 @@ tests =
     ends name code parts = testCase name $ do
       let run = flush (foldl' feed fresh parts)
       goneAway run @?= Just code
-      [c | Close c _ <- runActions run] @?= [code]
+      [c | Close _ c _ <- runActions run] @?= [code]
     feed run part = case part of
       Raw bytes -> send bytes run
       After bytes -> send (preface <> bytes) run

@@ -16,7 +16,7 @@ import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as B8
 import qualified Data.ByteString.Lazy as L
 import Data.IORef
-import Data.List (isInfixOf, isPrefixOf)
+import Data.List (isInfixOf, isPrefixOf, sort)
 import Data.Maybe (catMaybes, fromMaybe)
 import Network.HTTP.Types (methodPost, ok200)
 import Network.Socket (SockAddr (..))
@@ -368,16 +368,20 @@ inMemory =
         first <- framesUntil mine (\fs -> [() | (h, _) <- fs, frameType h == typeSettings, hasFlag flagAck h] /= [])
         takeMVar begun
         join (takeMVar drains)
+        -- RFC 9113, 6.8: what the client sends before it can know is served.
+        announced <- framesUntil mine (\fs -> any ((== typePing) . frameType . fst) fs)
+        send mine (request 3 : [frame typePing flagAck 0 p | (h, p) <- announced, frameType h == typePing])
+        takeMVar begun
         more <- framesUntil mine (\fs -> any ((== typeGoAway) . frameType . fst) fs)
-        send mine [request 3]
+        send mine [request 5]
         refused <- framesUntil mine (\fs -> any ((== typeReset) . frameType . fst) fs)
-        [(frameStream h, p) | (h, p) <- refused, frameType h == typeReset] @?= [(3, errorNumber RefusedStream)]
+        [(frameStream h, p) | (h, p) <- refused, frameType h == typeReset] @?= [(5, errorNumber RefusedStream)]
         isEmptyMVar ended >>= assertBool "it ended too early"
         putMVar release ()
         rest <- framesUntil mine (const False)
-        [frameStream h | (h, _) <- rest, frameType h == typeHeaders] @?= [1]
-        -- The refused stream does not raise the number in the last GOAWAY (RFC 9113, 6.8).
-        [p | (h, p) <- more <> rest, frameType h == typeGoAway] @?= map B.pack [[0, 0, 0, 1, 0, 0, 0, 0], [0, 0, 0, 1, 0, 0, 0, 0]]
+        sort [frameStream h | (h, _) <- rest, frameType h == typeHeaders] @?= [1, 3]
+        -- The refused stream does not raise the number in the last GOAWAY.
+        [p | (h, p) <- announced <> more <> rest, frameType h == typeGoAway] @?= map B.pack [[127, 255, 255, 255, 0, 0, 0, 0], [0, 0, 0, 3, 0, 0, 0, 0], [0, 0, 0, 3, 0, 0, 0, 0]]
         length first >= 2 @? "settings"
         _ <- within (seconds 30) (takeMVar ended) >>= maybe (assertFailure "the connection did not end") pure
         connClose mine,
@@ -460,14 +464,19 @@ inMemory =
         B.writeFile file (B.replicate 100000 120)
         ended <- newEmptyMVar
         _ <- forkIO (serveHttp2 settings (const (pure ())) theirs application `finally` putMVar ended ())
-        -- A window of 10,000 bytes; it is enlarged when the file is shorter than that.
+        -- A window of 10,000 bytes; it is enlarged when the file is shorter than what was read ahead.
         send mine [connectionPreface, frame typeSettings 0 0 (settingsPayload [(4, 10000)]), request 1]
         _ <- framesUntil mine (\fs -> sum [frameLength h | (h, _) <- fs, frameType h == typeData] == 10000)
         B.writeFile file (B.replicate 500 120)
-        send mine [frame typeWindowUpdate 0 1 (B.pack [0, 0, 39, 16])]
+        -- More than was read ahead.
+        send mine [frame typeWindowUpdate 0 1 (B.pack [0, 1, 134, 160]), frame typeWindowUpdate 0 0 (B.pack [0, 1, 134, 160])]
         within (seconds 30) (takeMVar thrown) >>= (@?= Just (Just file))
-        within (seconds 30) (takeMVar ended) >>= (@?= Just ())
+        found <- framesUntil mine (any ((== typeReset) . frameType . fst))
+        [(frameStream h, p) | (h, p) <- found, frameType h == typeReset] @?= [(1, errorNumber InternalError)]
+        -- The connection goes on.
+        isEmptyMVar ended >>= assertBool "the connection has ended"
         connClose mine
+        within (seconds 30) (takeMVar ended) >>= (@?= Just ())
     ]
   where
     send c = connSendMany c noDeadline

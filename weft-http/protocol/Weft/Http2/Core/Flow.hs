@@ -2,8 +2,8 @@
 -- Flow control of request bodies (RFC 9113, 5.2 and 6.9). Pure.
 --
 -- The window of the connection is the number of bytes that the server is willing to keep unread. It is divided among
--- the streams: each that may begin has a share of one half, and a stream whose application reads gets more out of the
--- other half. So the windows of all streams together never exceed that of the connection, and streams that are not read
+-- the streams: each that may begin has a share of one half. Out of the other half an upload gets the protocol's default as
+-- soon as it uses its share, and one whose application reads gets more. So the windows of all streams together never exceed that of the connection, and streams that are not read
 -- leave every other one its window.
 --
 -- Invariants ('sound'): what the client may still send, what was received and not read, and what was read and not yet
@@ -20,6 +20,7 @@ module Weft.Http2.Core.Flow
     -- * Streams
     StreamReceive,
     beginReceive,
+    widen,
     endReceive,
     unreadOf,
     Arrival (..),
@@ -82,6 +83,15 @@ sound more streams r =
 -- | A stream begins.
 beginReceive :: Receive -> StreamReceive
 beginReceive r = StreamReceive (receiveShare r) (receiveShare r) 0 0
+
+-- | The window of an upload becomes the protocol's default as soon as half of its share is used, read or not, if it needs
+-- more than its share and the other half of the connection's window has that much left. Returns the increment.
+widen :: Maybe Int -> Receive -> StreamReceive -> (Int, Receive, StreamReceive)
+widen size r s
+  | 2 * streamRoom s >= streamSize s || streamSize s /= receiveShare r || maybe False (<= streamSize s) size || more <= 0 || more > receiveFree r = (0, r, s)
+  | otherwise = (more, r {receiveFree = receiveFree r - more}, s {streamSize = streamSize s + more, streamRoom = streamRoom s + more})
+  where
+    more = 65535 - streamSize s
 
 -- | A stream ends. What nobody has read is returned to the connection, and what the stream had besides its share is
 -- free again.

@@ -17,6 +17,7 @@ import qualified Data.IntMap.Strict as IntMap
 import Data.Maybe (fromMaybe)
 import qualified Data.Set as Set
 import Weft.Core.Time (Duration (..))
+import Weft.Http.Limits (Refusal (..))
 import Weft.Http2.Core.Ended
 import Weft.Http2.Core.Flow
 import Weft.Http2.Core.Priority
@@ -158,6 +159,7 @@ dataFrame header payload = do
             unless (B.null bytes) (waitOver n >> earned n 8 (B.length bytes) >> act (Deliver n bytes))
             when final (waitOver n >> act (DeliverEnd n []))
             returnRead n False (size - B.length bytes)
+            unless final (openUpload n expected)
           where
             got' = got + B.length bytes
   where
@@ -194,23 +196,23 @@ continuation block@(Block n _ _ _ _ _) header payload = do
 addPiece :: Block -> FrameHeader -> ByteString -> Step ()
 addPiece (Block n final pieces size count since) header piece = do
   config <- gets coreConfig
-  when (size' > configHeaderBlock config) (failWith EnhanceYourCalm "a header block is too long")
-  when (count > 64) (failWith EnhanceYourCalm "too many continuations")
+  when (size' > configHeaderBlock config) (failAs HeadTooLarge EnhanceYourCalm "a header block is too long")
+  when (count > 64) (failAs HeadTooLarge EnhanceYourCalm "too many continuations")
   if hasFlag flagEndHeaders header
     then do
       Decode decode <- gets coreDecode
       case decode (B.concat (reverse (piece : pieces))) of
-        Left why -> failWith CompressionError why
-        Right (fields, decode') -> do
+        Left (code, why) -> failWith code why
+        Right (fields, list, decode') -> do
           modify (\core -> core {coreBlock = Nothing, coreDecode = decode'})
-          fieldsCame n final fields
+          fieldsCame n final fields list
     else modify (\core -> core {coreBlock = Just (Block n final (B.copy piece : pieces) size' (count + 1) since)})
   where
     size' = size + B.length piece
 
 -- | A complete header block: a request, trailers, or one of a stream that has ended.
-fieldsCame :: StreamId -> Bool -> [Field] -> Step ()
-fieldsCame n final fields = do
+fieldsCame :: StreamId -> Bool -> [Field] -> Int -> Step ()
+fieldsCame n final fields list = do
   core <- get
   case IntMap.lookup n (coreStreams core) of
     Just s -> case streamReceiving s of
@@ -226,14 +228,14 @@ fieldsCame n final fields = do
           waitOver n
           act (DeliverEnd n fields)
     Nothing
-      | n > highest (coreEnded core) -> newStream n final fields
+      | n > highest (coreEnded core) -> newStream n final fields list
       | otherwise -> notOpen n "headers" (if final then clientEnded n else streamError n StreamClosed "headers in the middle of a body")
 
 tooMany :: Core -> Int -> Bool
 tooMany core count = let most = configFields (coreConfig core) in most > 0 && count > most
 
-newStream :: StreamId -> Bool -> [Field] -> Step ()
-newStream n final fields = do
+newStream :: StreamId -> Bool -> [Field] -> Int -> Step ()
+newStream n final fields list = do
   core <- get
   modify (\c -> c {coreEnded = (if final then id else endedHere n) (begin n (coreEnded c))})
   let config = coreConfig core
@@ -244,7 +246,7 @@ newStream n final fields = do
     _ | coreDrain core == Draining -> queueAnswer (SendReset n RefusedStream)
     _
       | IntMap.size (coreStreams core) >= configStreams config -> refused core
-      | listSize fields > configHeaderList config -> tooLarge
+      | list > configHeaderList config -> tooLarge
     Left why -> accepted >> streamError n ProtocolError why
     Right head'
       | tooMany core (length (headFields head')) -> tooLarge
@@ -261,7 +263,8 @@ newStream n final fields = do
                   streamFlow = beginReceive (coreFlow core),
                   streamPlace = newPlace (fromMaybe asked known) (coreTurn core),
                   streamLeft = wait,
-                  streamWaiting = NotWaiting
+                  streamWaiting = NotWaiting,
+                  streamAwaits = False
                 }
         modify (\c -> c {coreStreams = IntMap.insert n s (coreStreams c), coreEnded = endedThere n (coreEnded c)})
         act (Start n head' final)
@@ -271,13 +274,13 @@ newStream n final fields = do
     refused core
       | not (coreAcknowledged core) && chargeFree (coreCharges core) > 0 = do
         modify (\c -> c {coreCharges = (coreCharges c) {chargeFree = chargeFree (coreCharges c) - 1}})
-        act (Refuse n RefusedStream "too many streams at once")
+        act (Refuse n LimitExceeded RefusedStream "too many streams at once")
         queueAnswer (SendReset n RefusedStream)
       | otherwise = streamError n RefusedStream "too many streams at once"
     tooLarge = do
       accepted
       payReset
-      act (Refuse n EnhanceYourCalm "the fields are too large")
+      act (Refuse n HeadTooLarge EnhanceYourCalm "the fields are too large")
       queueAnswer (SendHeaders n [(":status", "431"), ("content-length", "0")] True)
       unless final (queueAnswer (SendReset n NoError))
 
@@ -360,7 +363,9 @@ windowUpdate header payload = do
       when (total > maxWindow) (failWith FlowControlError "the connection's window")
       modify (\c -> c {coreWindow = total})
       -- The streams that were only waiting for it.
-      when (coreWindow core <= 0 && total > 0) (mapM_ (\(_, _, m, _) -> waitOver m) (Set.toList (coreReady core)))
+      when (coreWindow core <= 0 && total > 0) $ do
+        mapM_ (\(_, _, m, _) -> waitOver m) (Set.toList (coreReady core))
+        mapM_ opened (IntMap.keys (coreStreams core))
     else case IntMap.lookup n (coreStreams core) of
       -- It may have been sent before the client knew the end, of either side (section 5.1).
       Nothing -> when (past n (coreEnded core) == Idle) (failWith ProtocolError "a window update of a stream that has not begun")

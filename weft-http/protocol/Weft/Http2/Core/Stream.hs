@@ -12,6 +12,7 @@ module Weft.Http2.Core.Stream
     -- * Sending
     queueAnswer,
     refresh,
+    opened,
 
     -- * Waiting
     waiting,
@@ -21,6 +22,7 @@ module Weft.Http2.Core.Stream
     -- * Request bodies
     discardData,
     returnRead,
+    openUpload,
 
     -- * Charges
     pay,
@@ -44,7 +46,7 @@ import Weft.Http2.Resets
 
 -- | Reset a stream because of a client's error (section 5.4.2), which is reported and charged.
 streamError :: StreamId -> ErrorCode -> String -> Step ()
-streamError n code why = act (Refuse n code why) >> payReset >> resetHere n code
+streamError n code why = act (Refuse n (refusalOf code) code why) >> payReset >> resetHere n code
 
 -- | Reset a stream, if the client may still send on it or wait for it, and stop its application.
 resetHere :: StreamId -> ErrorCode -> Step ()
@@ -122,12 +124,24 @@ refresh n = do
         if streamWindow s > 0 then ready n s else unready n s
         if streamWindow s > 0 && open then waitOver n else waiting n ForWindow
     _ -> unready n s
+  opened n
   where
     ready = place enter
     unready = place leave
     place f m s = modify $ \core ->
       let (there, set) = f m (streamPlace s) (coreReady core)
        in core {coreReady = set, coreStreams = IntMap.adjust (\s' -> s' {streamPlace = there}) m (coreStreams core)}
+
+-- | Tell the application that waits for the windows, if they are open.
+opened :: StreamId -> Step ()
+opened n = do
+  known <- gets (IntMap.lookup n . coreStreams)
+  open <- gets ((> 0) . coreWindow)
+  forM_ known $ \s ->
+    when (streamAwaits s) $
+      if open && streamWindow s > 0
+        then waitOver n >> onStream n (\s' -> s' {streamAwaits = False}) >> act (Opened n)
+        else waiting n ForWindow
 
 window :: StreamId -> Int -> Step ()
 window n by = when (by > 0) (queueAnswer (SendWindow n by))
@@ -169,6 +183,18 @@ discardData bytes = do
   case discard bytes flow of
     Nothing -> failWith FlowControlError "more data than the connection's window"
     Just (owed, flow') -> modify (\core -> core {coreFlow = flow'}) >> window 0 owed
+
+-- | A body goes on, perhaps of a declared length: enlarge its first window, if that is used and there is enough left.
+openUpload :: StreamId -> Maybe Int -> Step ()
+openUpload n size = do
+  known <- gets (IntMap.lookup n . coreStreams)
+  forM_ known $ \s -> do
+    flow <- gets coreFlow
+    let (more, flow', own) = widen size flow (streamFlow s)
+    when (more > 0) $ do
+      modify (\core -> core {coreFlow = flow'})
+      onStream n (\s' -> s' {streamFlow = own})
+      window n more
 
 -- | Bytes of a stream were read, by its application or not: both windows get them back.
 returnRead :: StreamId -> Bool -> Int -> Step ()

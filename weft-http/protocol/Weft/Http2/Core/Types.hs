@@ -36,6 +36,8 @@ module Weft.Http2.Core.Types
     act,
     queue,
     failWith,
+    failAs,
+    refusalOf,
     onStream,
     drainPing,
   )
@@ -52,20 +54,22 @@ import qualified Data.Set as Set
 import Data.Word (Word16, Word32)
 import Weft.Core.Time (Duration, Instant)
 import Weft.Duration (seconds)
+import Weft.Http.Limits (Refusal (..))
 import Weft.Http2.Budget
 import Weft.Http2.Core.Ended
 import Weft.Http2.Core.Flow
 import Weft.Http2.Core.Priority
-import Weft.Http2.Frame (ErrorCode)
+import Weft.Http2.Frame (ErrorCode (..))
 import Weft.Http2.Request (Head)
 import Weft.Http2.Resets
 
 -- | A field's name, in lower case, and its value.
 type Field = (ByteString, ByteString)
 
--- | A decoder of header blocks, with the state in which the last block has left it. After an error, whose text it gives,
--- there is none: the connection has to end (RFC 9113, 4.3).
-newtype Decode = Decode {decodeFields :: ByteString -> Either String ([Field], Decode)}
+-- | A decoder of header blocks, with the state in which the last block has left it. It gives the fields (of a list that is
+-- too large perhaps only the first ones), the size of the list (RFC 9113, 6.5.2), and the next state. After an error there
+-- is none: the connection has to end (4.3).
+newtype Decode = Decode {decodeFields :: ByteString -> Either (ErrorCode, String) ([Field], Int, Decode)}
 
 -- | The limits on a connection. Sizes are in bytes.
 data Config = Config
@@ -145,10 +149,14 @@ data Input
     Want !StreamId
   | -- | The application has read this many bytes of the body.
     Consume !StreamId !Int
+  | -- | The application waits until it can send on the stream: 'Opened'. For one that would open a file.
+    AwaitWindow !StreamId
   | -- | The application cannot complete its response.
     Abandon !StreamId !ErrorCode
   | -- | Accept no more streams, and end with the last one.
     BeginDrain
+  | -- | End the connection with an error.
+    Break !ErrorCode String
   | -- | Time has passed: to be given at 'Weft.Http2.Core.nextDeadline'.
     Tick
   deriving (Eq, Show)
@@ -161,12 +169,15 @@ data Action
     Deliver !StreamId !ByteString
   | -- | The body is complete; its trailers.
     DeliverEnd !StreamId [Field]
+  | -- | Both windows are open, after 'AwaitWindow'.
+    Opened !StreamId
   | -- | The stream was reset, by either side: interrupt its application.
     Stop !StreamId !ErrorCode
   | -- | Report that a client's request was refused: the reason.
-    Refuse !StreamId !ErrorCode String
-  | -- | Send what is queued, and close the connection. The last action.
-    Close !ErrorCode String
+    Refuse !StreamId !Refusal !ErrorCode String
+  | -- | Send what is queued, and close the connection. The last action. The reason is one for the client's operator,
+    -- unless the code is 'NoError'.
+    Close !Refusal !ErrorCode String
   deriving (Eq, Show)
 
 -- | A frame to send. The owner has the bytes of bodies, and encodes header blocks in the order of the frames.
@@ -264,7 +275,9 @@ data Stream = Stream
     streamPlace :: !Place,
     -- | Nanoseconds for which the stream may still wait for its client.
     streamLeft :: !Int64,
-    streamWaiting :: !Waiting
+    streamWaiting :: !Waiting,
+    -- | The application waits for 'Opened'.
+    streamAwaits :: !Bool
   }
 
 -- | How far the response is.
@@ -331,7 +344,20 @@ queue frame = modify (\core -> core {coreQueue = coreQueue core |> frame})
 
 -- | End the connection with an error: section 5.4.1.
 failWith :: ErrorCode -> String -> Step a
-failWith code why = Step $ \core ->
+failWith code = failAs (refusalOf code) code
+
+-- | The refusal that an error usually is.
+refusalOf :: ErrorCode -> Refusal
+refusalOf code = case code of
+  EnhanceYourCalm -> LimitExceeded
+  RefusedStream -> LimitExceeded
+  Cancel -> ClientTooSlow
+  SettingsTimeout -> ClientTooSlow
+  _ -> BadRequest
+
+-- | End the connection with an error, for a refusal.
+failAs :: Refusal -> ErrorCode -> String -> Step a
+failAs refusal code why = Step $ \core ->
   Ends
     core
       { corePhase = Ended,
@@ -341,7 +367,7 @@ failWith code why = Step $ \core ->
         coreStreams = IntMap.empty,
         coreReady = Set.empty,
         coreQueue = Seq.fromList (keep core) |> SendGoAway (coreAccepted core) code,
-        coreActions = Close code why : coreActions core
+        coreActions = Close refusal code why : coreActions core
       }
   where
     -- What was answered before is still sent, in front.

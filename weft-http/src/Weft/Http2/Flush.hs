@@ -1,0 +1,257 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- The flusher of a connection: it takes what applications have handed over, asks the core what to send, and sends it.
+-- See "Weft.Http2.Engine".
+module Weft.Http2.Flush
+  ( flush,
+    obey,
+    afterwards,
+  )
+where
+
+import Control.Concurrent (forkIO)
+import Control.Concurrent.MVar
+import Control.Exception
+import Control.Monad
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.CaseInsensitive as CI
+import Data.Foldable (foldlM)
+import Data.IORef
+import qualified Data.IntMap.Strict as IntMap
+import Data.Sequence (ViewL (..), viewl, (<|), (|>))
+import GHC.Conc (labelThread)
+import Weft.Core.Time (Instant, until)
+import Weft.Http.Limits (Refusal)
+import Weft.Http.Linger
+import Weft.Http.SendTime
+import Weft.Http2.Core
+import Weft.Http2.Crew
+import Weft.Http2.Engine
+import Weft.Http2.Exchange (exchange)
+import Weft.Http2.Frame
+import Weft.Http2.Hpack.Encoder (encodeBlock, limitEncoder)
+import Weft.Http2.Settings
+import Weft.IdleTimer (during)
+import Weft.Sys (addWord, casWord, now, readWord, writeWord)
+import qualified Weft.Timer as Timer
+import Weft.Transport hiding (Instant)
+import Prelude hiding (until)
+
+-- Actions ----------------------------------------------------------------------------
+
+-- | What remains to be done when the turn is over.
+data Later = Run' !Job | Report (IO ()) | End !Refusal !ErrorCode String
+
+-- | By who has the turn: do what the core says, as far as it does not wait. Returns what remains, in reverse order.
+obey :: Http2 -> Shared -> [Action] -> IO (Shared, [Later])
+obey h shared0 = foldlM one (shared0, [])
+  where
+    one (shared, later) action = case action of
+      Start n found final -> do
+        s <- newStream n final
+        pure (shared {sharedStreams = IntMap.insert n s (sharedStreams shared)}, Run' (Job (streamRun s) True (exchange h s found final)) : later)
+      Deliver n bytes -> (shared, later) <$ on n (\s -> deliver s bytes BodyOpen)
+      DeliverEnd n _ -> (shared, later) <$ on n (\s -> deliver s B.empty BodyComplete)
+      Opened n -> (shared, later) <$ on n (\s -> tryPutMVar (streamOpened s) ())
+      Stop n _ -> do
+        on n (\s -> cancelRun (streamRun s) >> breakBody s)
+        pure (shared {sharedStreams = IntMap.delete n (sharedStreams shared)}, later)
+      Refuse _ refusal code why -> pure (shared, Report (refused refusal code why) : later)
+      Close refusal code why -> do
+        -- Only those that are not answered are in the table.
+        forM_ (IntMap.elems (sharedStreams shared)) (\s -> cancelRun (streamRun s) >> breakBody s)
+        pure (shared {sharedStreams = IntMap.empty}, End refusal code why : later)
+      where
+        on n act = mapM_ act (IntMap.lookup n (sharedStreams shared))
+    refused = http2OnRefused (http2Settings h) (connPeer (http2Below h))
+
+-- | Do the rest. By who had the turn.
+afterwards :: Http2 -> [Later] -> IO ()
+afterwards _ [] = pure ()
+afterwards h later = do
+  addJobs (http2Crew h) (reverse [job | Run' job <- later])
+  forM_ (reverse later) $ \what -> case what of
+    Run' _ -> pure ()
+    Report act -> act
+    End refusal code why -> do
+      when (code /= NoError) (http2OnRefused (http2Settings h) (connPeer (http2Below h)) refusal code why)
+      ending h code
+
+-- | Close the connection when its client has had time to take what was sent ("Weft.Http.Linger"), or abort it after an
+-- error. The receiving thread drops what comes meanwhile. A client that does not take the last frames after an error
+-- waits for them in vain after half a second.
+ending :: Http2 -> ErrorCode -> IO ()
+ending h code = forkIO (lasting `finally` close (http2Below h)) >>= (`labelThread` "weft http/2 end")
+  where
+    limit = limitFrame (http2Limits (http2Settings h))
+    close = if code == NoError then connClose else connAbort
+    lasting = do
+      void (Timer.within (if code == NoError then limit else Timer.milliseconds 500) (readMVar (http2Sent h)))
+      untilTaken limit (pure ()) hear (http2Below h)
+    -- The receiving thread has the bytes.
+    hear deadline = do
+      t <- now
+      Timer.sleep (deadline `until` t)
+      heard <- readIORef (http2Heard h)
+      pure (if heard >= t then HeardBytes else HeardNothing)
+
+-- Flushing ---------------------------------------------------------------------------
+
+-- | Send until there is nothing left. Masked. By one thread at a time, which 'ring' sees to.
+flush :: Http2 -> IO ()
+flush h = go `catch` failed
+  where
+    go = do
+      writeWord (http2Flushing h) 0 1
+      given <- atomicModifyIORef' (http2Inbox h) ((,) [])
+      t <- now
+      (outs, over, later) <- withTurn h $ \shared0 -> do
+        (shared1, later1) <- foldlM (taken h t) (shared0, []) (reverse given)
+        let (frames, actions, core) = takeFrames t mostData (sharedCore shared1)
+        (shared2, later2) <- obey h shared1 {sharedCore = core} actions
+        (shared3, outs) <- bytesOf shared2 frames
+        pure (shared3, (outs, isEnded core, later2 <> later1))
+      afterwards h later
+      if null outs
+        then rest over
+        else do
+          encode h outs >>= send h
+          mapM_ sent outs
+          when over (finish >> void (tryPutMVar (http2Sent h) ()))
+          go
+    rest over = unless over $ do
+      seen <- casWord (http2Flushing h) 0 1 0
+      when (seen == 2) go
+    finish = do
+      deadline <- deadlineIn (Timer.seconds 1)
+      connShutdownSend (http2Below h) deadline `catch` \e -> const (pure ()) (e :: IOException)
+    -- The rest of what was to be sent is lost.
+    failed :: SomeException -> IO ()
+    failed _ = connAbort (http2Below h)
+
+-- | Data in one send. As much as a few records of TLS.
+mostData :: Int
+mostData = 49152
+
+-- | By who has the turn: give the core what was handed over.
+taken :: Http2 -> Instant -> (Shared, [Later]) -> Given -> IO (Shared, [Later])
+taken h t state given = case given of
+  Tell input@(Abandon n _) -> stepping state input >>= \(shared, later) -> pure (shared {sharedStreams = IntMap.delete n (sharedStreams shared)}, later)
+  Tell input -> stepping state input
+  Part s answer hd pieces size end -> do
+    goes <- case hd of
+      Nothing -> (== answerTaken) <$> readWord (answerWords answer) 0
+      Just _ -> (== answerGiven) <$> casWord (answerWords answer) 0 answerGiven answerTaken
+    if not goes
+      then pure state
+      else do
+        unless (size == 0) (modifyIORef' (answerPieces answer) (\before -> foldl (|>) before pieces))
+        let n = streamId s
+            inputs = [Respond n fields | Just fields <- [hd]] <> [Offer n size | size > 0] <> [Finish n trailers | Just trailers <- [end]]
+        foldlM stepping state inputs
+  where
+    stepping (shared, later) input = do
+      let (actions, core) = step t input (sharedCore shared)
+      if null actions
+        then pure (shared {sharedCore = core}, later)
+        else (\(shared', later') -> (shared', later' <> later)) <$> obey h shared {sharedCore = core} actions
+
+answerGiven, answerTaken :: Int
+answerGiven = 0
+answerTaken = 1
+
+-- | A frame to send. Data come with their bytes, and with the response to which they belong. The number is 1 if the
+-- frame ends the response.
+data Out = Out !Frame | Data !StreamId ![ByteString] !Int !Bool !Answer | Last !Frame !Answer
+
+-- | By who has the turn: find the bytes of the frames, and forget the streams that are answered.
+bytesOf :: Shared -> [Frame] -> IO (Shared, [Out])
+bytesOf shared0 frames = fmap reverse <$> foldlM one (shared0, []) frames
+  where
+    one (shared, outs) f = case f of
+      SendData n size final -> withAnswer n (\_ answer -> (\pieces -> Data n pieces size final answer) <$> takePieces answer size) final
+      SendHeaders n _ True -> withAnswer n (\_ answer -> pure (Last f answer)) True
+      _ -> pure (shared, Out f : outs)
+      where
+        withAnswer n make final = case IntMap.lookup n (sharedStreams shared) of
+          Nothing -> pure (shared, Out f : outs)
+          Just s -> do
+            found <- readIORef (streamAnswer s)
+            case found of
+              Nothing -> pure (shared, Out f : outs)
+              Just answer -> do
+                out <- make s answer
+                when final (answeredRun (streamRun s) >> breakBody s)
+                pure (if final then shared {sharedStreams = IntMap.delete n (sharedStreams shared)} else shared, out : outs)
+
+-- | Take that many bytes.
+takePieces :: Answer -> Int -> IO [ByteString]
+takePieces answer = go
+  where
+    go 0 = pure []
+    go n = do
+      pieces <- readIORef (answerPieces answer)
+      case viewl pieces of
+        EmptyL -> pure []
+        piece :< rest
+          | B.length piece <= n -> writeIORef (answerPieces answer) rest >> (piece :) <$> go (n - B.length piece)
+          | otherwise -> [B.take n piece] <$ writeIORef (answerPieces answer) (B.drop n piece <| rest)
+
+-- | It was sent: tell the application.
+sent :: Out -> IO ()
+sent out = case out of
+  Out _ -> pure ()
+  Data _ _ size final answer -> do
+    when (size > 0) (void (addWord (answerWords answer) 1 (negate size)))
+    over final answer
+  Last _ answer -> over True answer
+  where
+    over final answer = do
+      when final (writeWord (answerWords answer) 2 1)
+      void (tryPutMVar (answerSent answer) ())
+      when final (answerReport answer)
+
+-- Frames as bytes --------------------------------------------------------------------
+
+-- | The bytes of frames, in which a head that is followed by an empty end has it itself.
+encode :: Http2 -> [Out] -> IO [ByteString]
+encode h outs = case outs of
+  [] -> pure []
+  Out (SendHeaders n fields False) : Data m _ 0 True _ : rest | n == m -> (<>) <$> headers n fields True <*> encode h rest
+  Data n pieces size final _ : rest -> ((frameHead typeData (if final then flagEndStream else 0) n size : pieces) <>) <$> encode h rest
+  Last f _ : rest -> (<>) <$> one f <*> encode h rest
+  Out f : rest -> (<>) <$> one f <*> encode h rest
+  where
+    one f = case f of
+      SendSettings parameters -> pure [frame typeSettings 0 0 (settingsPayload parameters)]
+      SendSettingsAck sizes -> [frame typeSettings flagAck 0 B.empty] <$ modifyIORef' (http2Encoder h) (\encoder -> foldl (flip limitEncoder) encoder sizes)
+      -- A refusal of the core's.
+      SendHeaders n fields@((":status", _) : _) True -> do
+        more <- http2Fields (http2Settings h)
+        headers n (fields <> [(CI.foldedCase name, value) | (name, value) <- more]) True
+      SendHeaders n fields final -> headers n fields final
+      SendData n _ final -> pure [frameHead typeData (if final then flagEndStream else 0) n 0]
+      SendReset n code -> pure [frame typeReset 0 n (errorNumber code)]
+      SendWindow n by -> pure [frame typeWindowUpdate 0 n (number by)]
+      SendPing payload -> pure [frame typePing 0 0 payload]
+      SendPingAck payload -> pure [frame typePing flagAck 0 payload]
+      SendGoAway n code -> pure [frame typeGoAway 0 0 (number n <> errorNumber code)]
+    headers n fields final = do
+      (block, encoder) <- evaluate . encodeBlock fields =<< readIORef (http2Encoder h)
+      writeIORef (http2Encoder h) $! encoder
+      pure (headerFrames (if final then flagEndStream else 0) n 16384 block)
+    number n = B.drop 5 (frameHead 0 0 n 0)
+
+-- | Send strings, small ones joined.
+send :: Http2 -> [ByteString] -> IO ()
+send h strings = do
+  beginSend (http2Sending h) 0
+  during (http2Timer h) (limitFrame (http2Limits (http2Settings h))) (connSendMany (http2Below h) noDeadline (joined strings))
+  endSend (http2Sending h) 0
+  where
+    joined [] = []
+    joined list = case span ((<= 4096) . B.length) list of
+      ([], large : rest) -> large : joined rest
+      (small, rest) -> B.concat small : joined rest

@@ -1,0 +1,270 @@
+{-# LANGUAGE LambdaCase #-}
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- Responses of applications, in the applications' threads: they hand over the head and the body in parts, of which at
+-- most 'mostUnsent' bytes wait to be sent. A response of up to 'smallBody' bytes is handed over at once, and nothing
+-- waits; all others return when their last byte was sent.
+module Weft.Http2.Response
+  ( sendResponse,
+    allSent,
+  )
+where
+
+import Control.Concurrent.MVar
+import Control.Concurrent.QSem
+import Control.Exception
+import Control.Monad
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import Data.ByteString.Builder (Builder, toLazyByteString)
+import qualified Data.ByteString.Char8 as B8
+import qualified Data.ByteString.Internal as B (createAndTrim)
+import qualified Data.ByteString.Lazy as L
+import qualified Data.CaseInsensitive as CI
+import Data.Char (isDigit)
+import Data.IORef
+import Data.Int (Int64)
+import Data.Maybe (isJust, listToMaybe)
+import GHC.IO.Exception (IOErrorType (EOF))
+import Network.HTTP.Types
+import Network.Wai
+import Network.Wai.Internal (Response (..))
+import System.IO.Error (ioeSetFileName, isEOFError, mkIOError)
+import System.Posix.Types (Fd (..))
+import Weft.Duration (seconds)
+import Weft.FFI.Errno (throwIfNegative)
+import Weft.FFI.Socket (cReadAt)
+import Weft.Http.BodyState (closeBody, finishing, writing)
+import Weft.Http.Parser.Bytes (isName)
+import Weft.Http.Settings (ApplicationError (..))
+import Weft.Http.Writer (LengthMismatch (..))
+import Weft.Http2.Core (Field, Input (AwaitWindow), maySend)
+import Weft.Http2.Crew
+import Weft.Http2.Engine
+import Weft.Http2.Settings
+import Weft.Sys (addWord, casWord, newAtomicWords, readWord)
+import Weft.Timer (within)
+import Weft.Transport
+
+-- | The largest body in bytes that is handed over without waiting until it is sent. It is a copy, or a string of the
+-- heap: the application may free its own memory when it has responded.
+smallBody :: Int
+smallBody = 8192
+
+-- | Bytes of a response that may wait to be sent while the application goes on.
+mostUnsent :: Int
+mostUnsent = 32768
+
+-- | Send a response; throws 'ResponseTwice' if there is one already. If this is interrupted before anything was sent,
+-- another response can be given.
+sendResponse :: Http2 -> Stream -> Request -> Response -> IO ()
+sendResponse h s request response = do
+  begun <- isClaimed s
+  when begun (throwIO ResponseTwice)
+  -- The application has been interrupted; it may have handled the exception.
+  cancelled <- isCancelled (streamRun s)
+  when cancelled (throwIO StreamCancelled)
+  answer <- newAnswer reported
+  respondWith h s request answer response
+  where
+    reported = http2OnResponse (http2Settings h) request (responseStatus response) (partSize response) `catch` told
+    told e = http2OnException (http2Settings h) (Just request) e `catch` \e' -> const (pure ()) (e' :: SomeException)
+    partSize = \case
+      ResponseFile _ _ _ part -> filePartByteCount <$> part
+      _ -> Nothing
+
+respondWith :: Http2 -> Stream -> Request -> Answer -> Response -> IO ()
+respondWith h s request answer response = case response of
+  ResponseBuilder status fields builder -> sendBuilder status fields builder
+  ResponseFile status fields path part -> sendFile status fields path part
+  ResponseStream status fields stream
+    | bodiless status -> headFieldsOf h status fields >>= \hd -> whole hd []
+    | otherwise -> do
+      hd <- headFieldsOf h status fields
+      declared <- declaredLength fields
+      pending <- newIORef (Pending (Just hd) [] 0)
+      state <- newAtomicWords 1
+      -- The head goes with the first flush: after an exception before it, another response can be sent.
+      let flushing = flush h s answer declared pending
+          write = writing "Weft.Http2" state 0
+      (stream (write . collect pending (flushing False)) (write (flushing False)) >> finishing "Weft.Http2" state 0 (flushing True))
+        `onException` closeBody state 0
+      ended s answer
+  ResponseRaw _ other -> respondWith h s request answer other
+  where
+    bodiless status = requestMethod request == methodHead || status == noContent204 || status == resetContent205 || status == notModified304
+    whole hd bytes = part' h s answer (Just hd) bytes (Just [])
+    sendBuilder status fields builder
+      | bodiless status = headFieldsOf h status fields >>= \hd -> whole hd []
+      | otherwise = do
+        declared <- declaredLength fields
+        case L.toChunks (toLazyByteString builder) of
+          [] -> account declared True 0 >> headFieldsOf h status fields >>= \hd -> whole hd []
+          [bytes] | B.length bytes <= smallBody -> do
+            account declared True (B.length bytes)
+            hd <- headFieldsOf h status fields
+            whole hd [bytes]
+          chunks -> headFieldsOf h status fields >>= \hd -> sendChunks declared (Just hd) chunks >> ended s answer
+    sendChunks _ _ [] = pure ()
+    -- The body may be lazy: whether it goes on is evaluated before this part is handed over.
+    sendChunks declared hd (bytes : rest) = do
+      final <- evaluate (null rest)
+      account declared final (B.length bytes)
+      part' h s answer hd [bytes] (if final then Just [] else Nothing)
+      unless final (roomFor s answer)
+      sendChunks declared Nothing rest
+    -- The file is open while its place is taken. It is read in pieces, of which the next one waits until the client
+    -- takes what is there.
+    sendFile status fields path part = do
+      awaitWindow h s
+      waits <- bracket_ (waitQSem (http2Files h)) (signalQSem (http2Files h)) $
+        http2WithFile (http2Settings h) request status fields path part $ \case
+          OtherBody status' fields' builder -> False <$ sendBuilder status' fields' builder
+          FileBody status' fields' range@(FileRange _ _ size) -> do
+            let sized = if not (null (lengthsOf fields')) then fields' else (hContentLength, B8.pack (show size)) : fields'
+            hd <- headFieldsOf h status' sized
+            if bodiless status' || size == 0
+              then False <$ whole hd []
+              else True <$ (sendPieces (Just hd) range `catch` named path)
+      when waits (ended s answer)
+    -- An end-of-file error here means that the file has become shorter.
+    named path e = ioError (if isEOFError e then ioeSetFileName e path else e)
+    sendPieces hd (FileRange fd offset size) = do
+      bytes <- readPiece fd offset (fromIntegral (min size (fromIntegral mostUnsent)))
+      let left = size - fromIntegral (B.length bytes)
+      part' h s answer hd [bytes] (if left == 0 then Just [] else Nothing)
+      when (left > 0) $ roomFor s answer >> sendPieces Nothing (FileRange fd (offset + fromIntegral (B.length bytes)) left)
+
+-- | Read up to that many bytes of a file, by a call that may wait for the disk.
+readPiece :: Fd -> Int64 -> Int -> IO ByteString
+readPiece (Fd fd) offset n = do
+  bytes <- B.createAndTrim n $ \p -> fromIntegral <$> throwIfNegative loc (cReadAt fd p (fromIntegral n) offset)
+  when (B.null bytes) (ioError (mkIOError EOF loc Nothing Nothing))
+  pure bytes
+  where
+    loc = "Weft.Http2: read"
+
+-- Handing over -----------------------------------------------------------------------
+
+-- | Hand over a part. The first one has the head; it throws 'ResponseTwice' if another thread has responded.
+part' :: Http2 -> Stream -> Answer -> Maybe [Field] -> [ByteString] -> Maybe [Field] -> IO ()
+part' h s answer hd bytes end = mask_ $ do
+  when (isJust hd) $ claimed s answer >>= \first -> unless first (throwIO ResponseTwice)
+  when (isJust end) (completed s)
+  let !size = sum (map B.length bytes)
+  when (size > 0) (void (addWord (answerWords answer) 1 size))
+  give h (Part s answer hd bytes size end)
+
+-- | Wait until the client's windows are open: a client that takes nothing must not make the server open files.
+awaitWindow :: Http2 -> Stream -> IO ()
+awaitWindow h s = do
+  open <- maySend (streamId s) . sharedCore <$> readMVar (http2Turn h)
+  unless open (give h (Tell (AwaitWindow (streamId s))) >> takeMVar (streamOpened s))
+
+-- | Wait until the response may go on.
+roomFor :: Stream -> Answer -> IO ()
+roomFor s answer = waitSent s answer ((< mostUnsent) <$> readWord (answerWords answer) 1)
+
+-- | Wait until all that was handed over was sent, at most for a second: what an application has flushed before it fails
+-- is for the client.
+allSent :: Stream -> IO ()
+allSent s = readIORef (streamAnswer s) >>= mapM_ (within (seconds 1) . go)
+  where
+    go answer = readWord (answerWords answer) 1 >>= \unsent -> unless (unsent <= 0) (takeMVar (answerSent answer) >> go answer)
+
+-- | Wait until the end was sent.
+ended :: Stream -> Answer -> IO ()
+ended s answer = waitSent s answer ((/= 0) <$> readWord (answerWords answer) 2)
+
+-- | Wait for a condition that the flusher makes true. If this is interrupted before anything was sent, the response is
+-- taken back.
+waitSent :: Stream -> Answer -> IO Bool -> IO ()
+waitSent s answer condition = go `onException` withdraw
+  where
+    go = do
+      holds <- condition
+      unless holds (takeMVar (answerSent answer) >> go)
+    withdraw = do
+      found <- casWord (answerWords answer) 0 0 2
+      when (found == 0) (unclaimed s)
+
+-- Heads ------------------------------------------------------------------------------
+
+-- | RFC 9113, 8.2: names in lower case, without connection-specific fields. As with HTTP\/1, an invalid length counts as
+-- not given, the first of several lengths counts, and there is none with 204 and 205 (RFC 9110, 8.6, 15.3.6). Throws
+-- 'ErrorCall' as HTTP\/1 does.
+headFieldsOf :: Http2 -> Status -> ResponseHeaders -> IO [Field]
+headFieldsOf h status fields = do
+  -- An interim response (1xx) would leave the client waiting for the final one.
+  when (statusCode status < 200 || statusCode status > 999) $
+    throwIO (ErrorCall "Weft.Http2: a response with a status that is not between 200 and 999")
+  more <- http2Fields (http2Settings h)
+  let missing = [field | field@(name, _) <- more, not (any ((== name) . fst) fields)]
+      sent = [(CI.foldedCase name, value) | (name, value) <- oneLength fields <> missing, wanted name]
+  unless (all (isName . fst) sent) $
+    throwIO (ErrorCall "Weft.Http2: a response field whose name is not a token")
+  unless (all (B.all clean . snd) sent) $
+    throwIO (ErrorCall "Weft.Http2: a response field with a line end or a zero byte")
+  pure ((":status", B8.pack (show (statusCode status))) : sent)
+  where
+    wanted name = name `notElem` ["connection", "keep-alive", "proxy-connection", "te", "transfer-encoding", "upgrade"]
+    clean c = c /= 0 && c /= 10 && c /= 13
+    oneLength given = case break ((== hContentLength) . fst) given of
+      (_, []) -> given
+      (before, field@(_, value) : behind)
+        | status == noContent204 || status == resetContent205 -> before <> others behind
+        | isJust (validLength value) -> before <> (field : others behind)
+        | otherwise -> before <> oneLength behind
+    others = filter ((/= hContentLength) . fst)
+
+-- Lengths ----------------------------------------------------------------------------
+
+-- | The number that a @Content-Length@ declares.
+validLength :: ByteString -> Maybe Int
+validLength value = case B8.readInt value of
+  Just (n, "") | B8.all isDigit value && B.length value <= 18 -> Just n
+  _ -> Nothing
+
+-- | The @Content-Length@ that the application has declared, if it has, and the bytes of the body that it has given. Used
+-- by the stream's thread.
+newtype Declared = Declared (Maybe (Int, IORef Int))
+
+declaredLength :: ResponseHeaders -> IO Declared
+declaredLength fields = Declared <$> mapM (\n -> (,) n <$> newIORef 0) (listToMaybe (lengthsOf fields))
+
+-- | The valid lengths that are declared.
+lengthsOf :: ResponseHeaders -> [Int]
+lengthsOf fields = [n | (name, value) <- fields, name == hContentLength, Just n <- [validLength value]]
+
+-- | The application gives that many more bytes; the flag says whether they are the last ones. Throws if the body does
+-- not have its declared length: such a response is malformed (RFC 9113, 8.1.1).
+account :: Declared -> Bool -> Int -> IO ()
+account (Declared Nothing) _ _ = pure ()
+account (Declared (Just (declared, given))) final n = do
+  total <- (+ n) <$> readIORef given
+  when (total > declared || (final && total /= declared)) (throwIO (LengthMismatch declared total))
+  writeIORef given total
+
+-- Streamed bodies --------------------------------------------------------------------
+
+-- | The head, if it was not handed over yet, and data that the application has given and that were not handed over: in
+-- reverse order, with their size. Used by the thread that writes ('writing').
+data Pending = Pending !(Maybe [Field]) [ByteString] !Int
+
+-- | Add what a builder makes, and flush when that is enough.
+collect :: IORef Pending -> IO () -> Builder -> IO ()
+collect ref flushing builder = forM_ (L.toChunks (toLazyByteString builder)) $ \bytes -> do
+  Pending hd pieces size <- readIORef ref
+  writeIORef ref (Pending hd (bytes : pieces) (size + B.length bytes))
+  when (size + B.length bytes >= 16384) flushing
+
+-- | Hand over what is pending, after the head. The flag says whether the body ends. After an exception the response
+-- cannot be completed.
+flush :: Http2 -> Stream -> Answer -> Declared -> IORef Pending -> Bool -> IO ()
+flush h s answer declared ref final = do
+  Pending hd pieces size <- readIORef ref
+  account declared final size
+  part' h s answer hd (reverse pieces) (if final then Just [] else Nothing)
+  writeIORef ref (Pending Nothing [] 0)
+  unless final (roomFor s answer)
