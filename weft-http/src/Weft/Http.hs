@@ -60,6 +60,18 @@ module Weft.Http
     -- * Files
     withOpenFile,
 
+    -- * HTTP\/2
+    HTTP2Data (..),
+    defaultHTTP2Data,
+    getHTTP2Data,
+    setHTTP2Data,
+    modifyHTTP2Data,
+    TrailersMaker,
+    NextTrailersMaker (..),
+    constantTrailers,
+    getRequestTrailers,
+    sendEarlyHints,
+
     -- * In tests
     withApplication,
     withApplicationSettings,
@@ -82,6 +94,7 @@ import Weft.Http.Limits
 import Weft.Http.Request (requestSecurity)
 import Weft.Http.Server
 import Weft.Http.Settings
+import Weft.Http2.Data
 import Weft.Socket (ServerSettings (..), SockAddr (..), Socket, defaultServerSettings)
 import qualified Weft.Socket as W
 import Weft.Tls

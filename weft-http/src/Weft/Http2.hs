@@ -24,6 +24,18 @@ module Weft.Http2
     Rate (..),
     ErrorCode (..),
 
+    -- * Trailers, and interim responses
+    HTTP2Data (..),
+    defaultHTTP2Data,
+    getHTTP2Data,
+    setHTTP2Data,
+    modifyHTTP2Data,
+    TrailersMaker,
+    NextTrailersMaker (..),
+    constantTrailers,
+    getRequestTrailers,
+    sendEarlyHints,
+
     -- * Files
     WithFile,
     FileBody (..),
@@ -39,6 +51,7 @@ import Weft.Duration (milliseconds, seconds)
 import Weft.Http2.Control
 import Weft.Http2.Core
 import Weft.Http2.Crew
+import Weft.Http2.Data
 import Weft.Http2.Engine
 import Weft.Http2.Flush
 import Weft.Http2.Frame (ErrorCode (..), connectionPreface)

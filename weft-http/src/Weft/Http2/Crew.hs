@@ -143,7 +143,7 @@ newCrew = Crew <$> newIORef (State [] [] [] 0 False IntMap.empty 0 0 Nothing Not
 
 -- | How many threads rest at most.
 mostResting :: Int
-mostResting = 8
+mostResting = 16
 
 -- | Who is to be woken.
 data Next = Nobody | Wake !Worker | Fork !Int

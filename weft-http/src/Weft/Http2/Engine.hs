@@ -163,16 +163,15 @@ data Stream = Stream
 -- | Pieces that were not read yet, their total size, and whether the body continues.
 data Body = Body !(Seq ByteString) !Int !BodyEnd
 
--- | A body continues, has ended, or was broken off.
-data BodyEnd = BodyOpen | BodyComplete | BodyBroken
-  deriving (Eq)
+-- | A body continues, has ended with these trailers, or was broken off.
+data BodyEnd = BodyOpen | BodyComplete [Field] | BodyBroken
 
 -- | A stream that begins; the flag says that it has no body.
 newStream :: StreamId -> Bool -> IO Stream
 newStream n final =
   Stream n
     <$> newRun
-    <*> newIORef (Body Seq.empty 0 (if final then BodyComplete else BodyOpen))
+    <*> newIORef (Body Seq.empty 0 (if final then BodyComplete [] else BodyOpen))
     <*> newEmptyMVar
     <*> newEmptyMVar
     <*> newAtomicWords 1
@@ -221,7 +220,7 @@ deliver s bytes end = do
 breakBody :: Stream -> IO ()
 breakBody s = do
   atomicModifyIORef' (streamBody s) $ \body@(Body pieces size end) ->
-    (if end == BodyComplete then body else Body pieces size BodyBroken, ())
+    (case end of BodyComplete _ -> body; _ -> Body pieces size BodyBroken, ())
   void (tryPutMVar (streamArrived s) ())
 
 -- Handing over -----------------------------------------------------------------------

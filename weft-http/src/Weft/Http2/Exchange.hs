@@ -15,9 +15,11 @@ import Control.Monad
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as B8
+import qualified Data.CaseInsensitive as CI
 import Data.IORef
 import Data.Maybe (isJust)
 import Data.Sequence (ViewL (..), viewl)
+import qualified Data.Vault.Lazy as Vault
 import Network.HTTP.Types
 import Network.HTTP.Types.Header
 import Network.Wai
@@ -27,6 +29,7 @@ import Weft.Http.Parser.Head (expectsContinue)
 import Weft.Http.Settings (ApplicationError (..))
 import Weft.Http2.Core (Input (..))
 import Weft.Http2.Crew
+import Weft.Http2.Data
 import Weft.Http2.Engine
 import Weft.Http2.Frame
 import Weft.Http2.Request (Head (..))
@@ -38,20 +41,21 @@ import Weft.Transport
 -- masked; leaves nothing behind.
 exchange :: Http2 -> Stream -> Head -> Bool -> (IO () -> IO ()) -> IO ()
 exchange h s found final unmask = do
-  request <- requestFor h s found final
-  let respond response = ResponseReceived <$ sendResponse h s request response
+  extras <- newExtras trailers hints
+  request <- requestFor h s found final extras
+  let respond response = ResponseReceived <$ sendResponse h s extras request response
       responded = isClaimed s >>= \begun -> unless begun (throwIO NoResponse)
   r <- try (unmask (http2Application h request respond >> responded))
-  either (failed request) pure r
+  either (failed extras request) pure r
   where
-    failed request e
+    failed extras request e
       | Just StreamCancelled <- fromException e = pure ()
       | Just io <- fromException e = do
         gone <- isCancelled (streamRun s)
-        unless (gone && not (isEOFError io)) (report request e)
-      | otherwise = report request e
+        unless (gone && not (isEOFError io)) (report extras request e)
+      | otherwise = report extras request e
     -- Errors while a failure is handled: the stream was cancelled, or the handler itself has failed.
-    report request e = do
+    report extras request e = do
       http2OnException (http2Settings h) (Just request) e `catch` quietly
       begun <- isClaimed s
       complete <- isComplete s
@@ -61,19 +65,24 @@ exchange h s found final unmask = do
           -- It ends the thread and says nothing about the request. Over HTTP/1 the connection is closed without a response.
           Just (SomeAsyncException _) -> reset
           Nothing -> do
-            r <- try (unmask (sendResponse h s request (http2OnExceptionResponse (http2Settings h) e)))
+            r <- try (unmask (sendResponse h s extras request (http2OnExceptionResponse (http2Settings h) e)))
             case r of
               Right () -> pure ()
               Left e'
                 | Just StreamCancelled <- fromException e' -> pure ()
                 | otherwise -> reset
+    trailers = do
+      Body _ _ end <- readIORef (streamBody s)
+      pure (case end of BodyComplete fields -> Just [(CI.mk name, value) | (name, value) <- fields]; _ -> Nothing)
+    hints fields = forM_ (either (const Nothing) Just (validFields fields)) $ \sent ->
+      give h (Tell (Interim (streamId s) ((":status", "103") : sent)))
     reset = give h (Tell (Abandon (streamId s) InternalError))
     quietly :: SomeException -> IO ()
     quietly _ = pure ()
 
 -- | The request of a stream.
-requestFor :: Http2 -> Stream -> Head -> Bool -> IO Request
-requestFor h s found final = do
+requestFor :: Http2 -> Stream -> Head -> Bool -> Extras -> IO Request
+requestFor h s found final extras = do
   body <- if final then pure (pure B.empty) else bodyReader h s found
   pure
     Request
@@ -87,7 +96,7 @@ requestFor h s found final = do
         pathInfo = decodePathSegments path,
         queryString = parseQuery query,
         requestBody = body,
-        vault = http2Vault (http2Settings h),
+        vault = Vault.insert extrasKey extras (http2Vault (http2Settings h)),
         requestBodyLength = if final then KnownLength 0 else maybe ChunkedBody (KnownLength . fromIntegral) (headLength found),
         requestHeaderHost = field hHost,
         requestHeaderRange = field hRange,
@@ -122,7 +131,7 @@ readBody h s = go False
         EmptyL -> (body, Left end)
       case next of
         Right piece -> piece <$ give h (Tell (Consume (streamId s) (B.length piece)))
-        Left BodyComplete -> pure B.empty
+        Left (BodyComplete _) -> pure B.empty
         Left BodyBroken -> ioError (userError "Weft.Http2: the request was broken off")
         Left BodyOpen -> do
           unless waits (give h (Tell (Want (streamId s))))

@@ -53,7 +53,7 @@ obey h shared0 = foldlM one (shared0, [])
         s <- newStream n final
         pure (shared {sharedStreams = IntMap.insert n s (sharedStreams shared)}, Run' (Job (streamRun s) True (exchange h s found final)) : later)
       Deliver n bytes -> (shared, later) <$ on n (\s -> deliver s bytes BodyOpen)
-      DeliverEnd n _ -> (shared, later) <$ on n (\s -> deliver s B.empty BodyComplete)
+      DeliverEnd n trailers -> (shared, later) <$ on n (\s -> deliver s B.empty (BodyComplete trailers))
       Opened n -> (shared, later) <$ on n (\s -> tryPutMVar (streamOpened s) ())
       Stop n _ -> do
         on n (\s -> cancelRun (streamRun s) >> breakBody s)

@@ -3,10 +3,11 @@
 
 -- |
 -- Responses of applications, in the applications' threads: they hand over the head and the body in parts, of which at
--- most 'mostUnsent' bytes wait to be sent. A response of up to 'smallBody' bytes is handed over at once, and nothing
--- waits; all others return when their last byte was sent.
+-- most 'mostUnsent' bytes wait to be sent. A response of up to 'smallBody' bytes, or from a file of up to 'mostUnsent', is
+-- handed over at once, and nothing waits; all others return when their last byte was sent.
 module Weft.Http2.Response
   ( sendResponse,
+    validFields,
     allSent,
   )
 where
@@ -41,6 +42,7 @@ import Weft.Http.Settings (ApplicationError (..))
 import Weft.Http.Writer (LengthMismatch (..))
 import Weft.Http2.Core (Field, Input (AwaitWindow), maySend)
 import Weft.Http2.Crew
+import Weft.Http2.Data
 import Weft.Http2.Engine
 import Weft.Http2.Settings
 import Weft.Sys (addWord, casWord, newAtomicWords, readWord)
@@ -50,7 +52,7 @@ import Weft.Transport
 -- | The largest body in bytes that is handed over without waiting until it is sent. It is a copy, or a string of the
 -- heap: the application may free its own memory when it has responded.
 smallBody :: Int
-smallBody = 8192
+smallBody = 16384
 
 -- | Bytes of a response that may wait to be sent while the application goes on.
 mostUnsent :: Int
@@ -58,15 +60,16 @@ mostUnsent = 32768
 
 -- | Send a response; throws 'ResponseTwice' if there is one already. If this is interrupted before anything was sent,
 -- another response can be given.
-sendResponse :: Http2 -> Stream -> Request -> Response -> IO ()
-sendResponse h s request response = do
+sendResponse :: Http2 -> Stream -> Extras -> Request -> Response -> IO ()
+sendResponse h s extras request response = do
   begun <- isClaimed s
   when begun (throwIO ResponseTwice)
   -- The application has been interrupted; it may have handled the exception.
   cancelled <- isCancelled (streamRun s)
   when cancelled (throwIO StreamCancelled)
   answer <- newAnswer reported
-  respondWith h s request answer response
+  trailing <- newTrailing extras
+  respondWith h s request answer trailing response
   where
     reported = http2OnResponse (http2Settings h) request (responseStatus response) (partSize response) `catch` told
     told e = http2OnException (http2Settings h) (Just request) e `catch` \e' -> const (pure ()) (e' :: SomeException)
@@ -74,8 +77,8 @@ sendResponse h s request response = do
       ResponseFile _ _ _ part -> filePartByteCount <$> part
       _ -> Nothing
 
-respondWith :: Http2 -> Stream -> Request -> Answer -> Response -> IO ()
-respondWith h s request answer response = case response of
+respondWith :: Http2 -> Stream -> Request -> Answer -> Trailing -> Response -> IO ()
+respondWith h s request answer trailing response = case response of
   ResponseBuilder status fields builder -> sendBuilder status fields builder
   ResponseFile status fields path part -> sendFile status fields path part
   ResponseStream status fields stream
@@ -86,15 +89,15 @@ respondWith h s request answer response = case response of
       pending <- newIORef (Pending (Just hd) [] 0)
       state <- newAtomicWords 1
       -- The head goes with the first flush: after an exception before it, another response can be sent.
-      let flushing = flush h s answer declared pending
+      let flushing = flush h s answer trailing declared pending
           write = writing "Weft.Http2" state 0
       (stream (write . collect pending (flushing False)) (write (flushing False)) >> finishing "Weft.Http2" state 0 (flushing True))
         `onException` closeBody state 0
       ended s answer
-  ResponseRaw _ other -> respondWith h s request answer other
+  ResponseRaw _ other -> respondWith h s request answer trailing other
   where
     bodiless status = requestMethod request == methodHead || status == noContent204 || status == resetContent205 || status == notModified304
-    whole hd bytes = part' h s answer (Just hd) bytes (Just [])
+    whole hd bytes = part' h s answer trailing (Just hd) bytes True
     sendBuilder status fields builder
       | bodiless status = headFieldsOf h status fields >>= \hd -> whole hd []
       | otherwise = do
@@ -111,7 +114,7 @@ respondWith h s request answer response = case response of
     sendChunks declared hd (bytes : rest) = do
       final <- evaluate (null rest)
       account declared final (B.length bytes)
-      part' h s answer hd [bytes] (if final then Just [] else Nothing)
+      part' h s answer trailing hd [bytes] final
       unless final (roomFor s answer)
       sendChunks declared Nothing rest
     -- The file is open while its place is taken. It is read in pieces, of which the next one waits until the client
@@ -126,14 +129,14 @@ respondWith h s request answer response = case response of
             hd <- headFieldsOf h status' sized
             if bodiless status' || size == 0
               then False <$ whole hd []
-              else True <$ (sendPieces (Just hd) range `catch` named path)
+              else (size > fromIntegral mostUnsent) <$ (sendPieces (Just hd) range `catch` named path)
       when waits (ended s answer)
     -- An end-of-file error here means that the file has become shorter.
     named path e = ioError (if isEOFError e then ioeSetFileName e path else e)
     sendPieces hd (FileRange fd offset size) = do
       bytes <- readPiece fd offset (fromIntegral (min size (fromIntegral mostUnsent)))
       let left = size - fromIntegral (B.length bytes)
-      part' h s answer hd [bytes] (if left == 0 then Just [] else Nothing)
+      part' h s answer trailing hd [bytes] (left == 0)
       when (left > 0) $ roomFor s answer >> sendPieces Nothing (FileRange fd (offset + fromIntegral (B.length bytes)) left)
 
 -- | Read up to that many bytes of a file, by a call that may wait for the disk.
@@ -147,14 +150,40 @@ readPiece (Fd fd) offset n = do
 
 -- Handing over -----------------------------------------------------------------------
 
--- | Hand over a part. The first one has the head; it throws 'ResponseTwice' if another thread has responded.
-part' :: Http2 -> Stream -> Answer -> Maybe [Field] -> [ByteString] -> Maybe [Field] -> IO ()
-part' h s answer hd bytes end = mask_ $ do
-  when (isJust hd) $ claimed s answer >>= \first -> unless first (throwIO ResponseTwice)
-  when (isJust end) (completed s)
-  let !size = sum (map B.length bytes)
-  when (size > 0) (void (addWord (answerWords answer) 1 size))
-  give h (Part s answer hd bytes size end)
+-- | Hand over a part; the flag says that it is the last one. The first one has the head; it throws 'ResponseTwice' if
+-- another thread has responded.
+part' :: Http2 -> Stream -> Answer -> Trailing -> Maybe [Field] -> [ByteString] -> Bool -> IO ()
+part' h s answer trailing hd bytes final = do
+  trailers <- trailersAfter trailing bytes final
+  mask_ $ do
+    when (isJust hd) $ claimed s answer >>= \first -> unless first (throwIO ResponseTwice)
+    when final (completed s)
+    let !size = sum (map B.length bytes)
+    when (size > 0) (void (addWord (answerWords answer) 1 size))
+    give h (Part s answer hd bytes size (if final then Just trailers else Nothing))
+
+-- | What makes the trailers, if there is something.
+newtype Trailing = Trailing (Maybe (IORef TrailersMaker))
+
+newTrailing :: Extras -> IO Trailing
+newTrailing extras = readIORef (extrasData extras) >>= fmap Trailing . mapM (newIORef . http2dataTrailers)
+
+-- | The trailers behind a part, which matter if it is the last one.
+trailersAfter :: Trailing -> [ByteString] -> Bool -> IO [Field]
+trailersAfter (Trailing Nothing) _ _ = pure []
+trailersAfter (Trailing (Just ref)) bytes final = do
+  forM_ bytes $ \piece -> do
+    maker <- readIORef ref
+    maker (Just piece) >>= \next -> writeIORef ref $ case next of
+      NextTrailersMaker maker' -> maker'
+      Trailers fields -> constantTrailers fields
+  if not final
+    then pure []
+    else do
+      maker <- readIORef ref
+      maker Nothing >>= \next -> case next of
+        NextTrailersMaker _ -> pure []
+        Trailers fields -> either throwIO pure (validFields fields)
 
 -- | Wait until the client's windows are open: a client that takes nothing must not make the server open files.
 awaitWindow :: Http2 -> Stream -> IO ()
@@ -201,15 +230,9 @@ headFieldsOf h status fields = do
     throwIO (ErrorCall "Weft.Http2: a response with a status that is not between 200 and 999")
   more <- http2Fields (http2Settings h)
   let missing = [field | field@(name, _) <- more, not (any ((== name) . fst) fields)]
-      sent = [(CI.foldedCase name, value) | (name, value) <- oneLength fields <> missing, wanted name]
-  unless (all (isName . fst) sent) $
-    throwIO (ErrorCall "Weft.Http2: a response field whose name is not a token")
-  unless (all (B.all clean . snd) sent) $
-    throwIO (ErrorCall "Weft.Http2: a response field with a line end or a zero byte")
+  sent <- either throwIO pure (validFields (oneLength fields <> missing))
   pure ((":status", B8.pack (show (statusCode status))) : sent)
   where
-    wanted name = name `notElem` ["connection", "keep-alive", "proxy-connection", "te", "transfer-encoding", "upgrade"]
-    clean c = c /= 0 && c /= 10 && c /= 13
     oneLength given = case break ((== hContentLength) . fst) given of
       (_, []) -> given
       (before, field@(_, value) : behind)
@@ -217,6 +240,16 @@ headFieldsOf h status fields = do
         | isJust (validLength value) -> before <> (field : others behind)
         | otherwise -> before <> oneLength behind
     others = filter ((/= hContentLength) . fst)
+
+-- | Fields as they are sent: names in lower case, without those of connections.
+validFields :: ResponseHeaders -> Either ErrorCall [Field]
+validFields fields
+  | not (all (isName . fst) sent) = Left (ErrorCall "Weft.Http2: a response field whose name is not a token")
+  | not (all (B.all clean . snd) sent) = Left (ErrorCall "Weft.Http2: a response field with a line end or a zero byte")
+  | otherwise = Right sent
+  where
+    sent = [(CI.foldedCase name, value) | (name, value) <- fields, CI.foldedCase name `notElem` ["connection", "keep-alive", "proxy-connection", "te", "transfer-encoding", "upgrade"]]
+    clean c = c /= 0 && c /= 10 && c /= 13
 
 -- Lengths ----------------------------------------------------------------------------
 
@@ -261,10 +294,10 @@ collect ref flushing builder = forM_ (L.toChunks (toLazyByteString builder)) $ \
 
 -- | Hand over what is pending, after the head. The flag says whether the body ends. After an exception the response
 -- cannot be completed.
-flush :: Http2 -> Stream -> Answer -> Declared -> IORef Pending -> Bool -> IO ()
-flush h s answer declared ref final = do
+flush :: Http2 -> Stream -> Answer -> Trailing -> Declared -> IORef Pending -> Bool -> IO ()
+flush h s answer trailing declared ref final = do
   Pending hd pieces size <- readIORef ref
   account declared final size
-  part' h s answer hd (reverse pieces) (if final then Just [] else Nothing)
+  part' h s answer trailing hd (reverse pieces) final
   writeIORef ref (Pending Nothing [] 0)
   unless final (roomFor s answer)

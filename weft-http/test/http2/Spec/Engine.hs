@@ -82,10 +82,10 @@ tests =
           waitQSemN begun 100
           putMVar gate ()
           _ <- framesUntil mine ((== 100) . length . ends)
-          left <- settling ((<= 10) . snd) $ do
+          left <- settling ((<= 20) . snd) $ do
             states <- readIORef held >>= mapM threadStatus
             pure (length states, length (filter (`notElem` [ThreadFinished, ThreadDied]) states))
-          assertBool (show left) (fst left == 100 && snd left <= 10),
+          assertBool (show left) (fst left == 100 && snd left <= 20),
       testCase "a thread whose stream was reset is not interrupted in a later one" $
         withServed id (\asked respond -> (if rawPathInfo asked == "/wait" then threadDelay 60000000 else threadDelay 1000) >> hello asked respond) $ \mine ->
           forM_ [1, 5 .. 197] $ \n -> do

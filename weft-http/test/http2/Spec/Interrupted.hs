@@ -78,7 +78,7 @@ tests =
               n <- atomicModifyIORef' calls (\k -> (k + 1, k))
               if n > 0
                 then respond (responseLBS ok200 [] (L.replicate 200000 0))
-                else timeout 50000 (respond (responseLBS ok200 [] (L.replicate 16384 0))) >>= putMVar interrupted . (() <$) >> throwIO (userError "interrupted")
+                else timeout 50000 (respond (responseLBS ok200 [] (L.replicate 30000 0))) >>= putMVar interrupted . (() <$) >> throwIO (userError "interrupted")
         withServedOn (gated gate entered) defaultHttp2Settings application $ \mine _ -> do
           send mine [connectionPreface, frame typeSettings 0 0 (settingsPayload [(4, 1000000)])]
           _ <- framesUntil mine (any (\(h, _) -> frameType h == typeSettings && hasFlag flagAck h))
