@@ -8,6 +8,7 @@ module KernelSocket
     bindSocket,
     listenSocket,
     listens,
+    refuseNewSocket,
     acceptSocket,
     connectSocket,
     receiveSocket,
@@ -59,6 +60,10 @@ listenSocket n backlog = kernelCall ("listen(" <> show n <> ")") >> withStream n
 listens :: Int -> IO Int
 listens n = withStream n eBadf (\_ s -> pure (maybe 0 (const 1) (streamBacklog s)))
 
+-- | Refuse connections from now on, and keep those that wait.
+refuseNewSocket :: Int -> IO Int
+refuseNewSocket n = kernelCall ("setsockopt(" <> show n <> ", SO_ATTACH_FILTER)") >> withStream n eBadf (\i s -> 0 <$ putStream i s {streamRefuses = True})
+
 -- | Accept a connection: its descriptor, and the peer's port.
 acceptSocket :: Int -> IO (Either Int (Int, Int))
 acceptSocket n = do
@@ -83,7 +88,7 @@ connectSocket n port = do
   kernelCall ("connect(" <> show n <> ", " <> show port <> ")")
   r <- withStream n eBadf $ \i s -> do
     found <- allStreams
-    case [(l, ls) | (l, ls) <- found, streamPort ls == port, Just most <- [streamBacklog ls], length (streamQueue ls) < most] of
+    case [(l, ls) | (l, ls) <- found, streamPort ls == port, not (streamRefuses ls), Just most <- [streamBacklog ls], length (streamQueue ls) < most] of
       [] -> pure eConnRefused
       (l, ls) : _ -> do
         let from = 50000 + i

@@ -200,7 +200,9 @@ letGo (i : others) = do
       case f of
         ReadEnd p -> happened (\g -> case g of WriteEnd q -> q == p; _ -> False)
         WriteEnd p -> happened (\g -> case g of ReadEnd q -> q == p; _ -> False)
-        Socket s -> mapM_ (partFrom s) (streamPeer s)
+        Socket s -> do
+          mapM_ (partFrom s) (streamPeer s)
+          forM_ (streamQueue s) $ \waiting -> streamNumbered waiting >>= mapM_ (\w -> putStream waiting w {streamAborts = True})
         _ -> pure ()
       letGo (others <> case f of Uring r -> Ring.watchedFiles r; Socket s -> streamQueue s; _ -> [])
     _ -> letGo others

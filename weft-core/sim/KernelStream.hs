@@ -33,13 +33,15 @@ data Stream = Stream
     -- | For a listening socket: how many connections may wait, and those that do.
     streamBacklog :: !(Maybe Int),
     streamQueue :: ![Int],
+    -- | For a listening socket: whether it refuses further connections, and keeps those that wait.
+    streamRefuses :: !Bool,
     -- | The number of bytes sent.
     streamSent :: !Int
   }
 
 -- | A socket that is not connected.
 newStream :: Int -> Stream
-newStream port = Stream B.empty False False False False False Nothing port 0 Nothing [] 0
+newStream port = Stream B.empty False False False False False Nothing port 0 Nothing [] False 0
 
 -- | The size of the receive buffer.
 streamCapacity :: Int

@@ -2,8 +2,9 @@
 -- fail. A bug that is not found is a gap in the search.
 --
 -- Bugs of the core are for the suite @wake@; those that need no particular schedule are for @lockstep-sim@ too. Bugs
--- of hybrid loops are for @hybrid-loops@, those of the web server and of idle timers for @server-sim@. The tests need
--- ghc; @make verify@ runs them (@WEFT_MUTANTS=1@), in the folder of the package.
+-- of hybrid loops are for @hybrid-loops@, those of the web server and of idle timers for @server-sim@, those of the pure
+-- core of HTTP\/2 for @http2-core@, which is no simulation. The tests need ghc; @make verify@ runs them
+-- (@WEFT_MUTANTS=1@), in the folder of the package.
 module Main (main) where
 
 import Control.Exception (finally)
@@ -34,6 +35,7 @@ main = do
     [ fitting "wake" wake mutants,
       fitting "hybrid-loops" loops loopMutants,
       fitting "server-sim" server serverMutants,
+      fitting "http2-core" http2Core http2Mutants,
       case (wanted, ghc) of
         (Nothing, _) -> skipAll "mutants" "takes minutes: WEFT_MUTANTS=1, or make verify" (tests place)
         (_, Nothing) -> skipAll "mutants" "there is no ghc" (tests place)
@@ -52,7 +54,10 @@ main = do
             map (test loops place) loopMutants,
           testGroup "server-sim" $
             testCase "unchanged, the server passes" (caught server place Nothing >>= (@?= Passed)) :
-            map (test server place) serverMutants
+            map (test server place) serverMutants,
+          testGroup "http2-core" $
+            testCase "unchanged, the core passes" (caught http2Core place Nothing >>= (@?= Passed)) :
+            map (test http2Core place) http2Mutants
         ]
     test suite place m = testCase (mutantName m) (caught suite place (Just m) >>= (@?= Caught))
 
@@ -73,7 +78,7 @@ data Suite = Suite
     suiteTests :: Maybe Mutant -> String
   }
 
-wake, lockstep, loops, server :: Suite
+wake, lockstep, loops, server, http2Core :: Suite
 wake = Suite ("test" </> "wake") ["sim"] ["test" </> "support"] 60 "by the schedule" coreModules (maybe "!/io_uring/ && !/ARM/" testsOf)
   where
     -- Some bugs show only with io_uring, or with a weak memory model.
@@ -94,6 +99,7 @@ server = Suite (http </> "test" </> "server-sim") [http </> "sim", hybrid </> "s
     serverModules =
       [(http </> "src", "Weft" </> "Http" </> m) | m <- ["Admission.hs", "Body.hs", "Engine.hs", "Linger.hs", "Table.hs", "Timeouts.hs", "Types.hs", "Writer.hs"]]
         <> [(".." </> "weft" </> "src", "Weft" </> m) | m <- ["IdleTimer.hs", "Socket" </> "Serve.hs"]]
+http2Core = Suite (http </> "test" </> "http2-core") [] [http </> "protocol", "core", "src", "src-linux", ".." </> "weft" </> "src"] 0 "Failed!" [(http </> "protocol", "Weft" </> "Http2" </> "Core" </> m) | m <- ["Receive.hs", "Send.hs", "Stream.hs"]] (const "/time on the way/")
 
 -- | The tests for a bug.
 among :: [(String, Mutant)] -> Mutant -> String
@@ -326,9 +332,27 @@ serverPlants =
     ("/epoll/ && /a streamed response/", Mutant "the connection goes on before the end of a streamed response is sent" "Http/Writer.hs" "  bytes <- held w *> seal w True\n  sendStrings w [bytes]\n  checkLength w\n" "  _ <- held w *> seal w True\n  checkLength w\n"),
     ("/epoll/ && /an application that takes longer than/", Mutant "the time limit of a head is not stopped when the head is complete" "Http/Timeouts.hs" "headCame = pause . clientIdleTimer" "headCame _ = pure ()"),
     ("/epoll/ && /a client that stays idle/", Mutant "the time limit for the next request is not set" "Http/Engine.hs" "= awaitNext client >> setPhase" "= setPhase"),
+    ("/epoll/ && /established when a drain begins/", Mutant "a drain closes its listening socket before it has accepted what waits" "Socket/Serve.hs" "  _ <- within (patience <> seconds 1) (mapM_ (readMVar . listenerEnded) listeners)\n" "  patience `seq` pure ()\n"),
+    ("/epoll/ && /established when a drain begins/", Mutant "a drain does not refuse clients that connect while it accepts those that wait" "Socket/Serve.hs" "if listenerOwn l then refuseNew (listenerSocket l) else" "if listenerOwn l && False then refuseNew (listenerSocket l) else"),
+    ("/epoll/ && /established when a drain begins/", Mutant "an acceptor can be interrupted after it has accepted a connection" "Socket/Serve.hs" "(accept socket' >>= startConnection settings" "(unmask (accept socket') >>= startConnection settings"),
+    ("/epoll/ && /time for some connections only/", Mutant "a drain that has refused connections reports success" "Socket/Serve.hs" "case e of Unfinished -> False; _ -> True" "case e of Unfinished -> True; _ -> True"),
+    ("/epoll/ && /room for one connection/", Mutant "a drain does not wait until there is room for a connection" "Socket/Serve.hs" "maybe (pure maxBound) (\\d -> (drainLimit d `until`) <$> now) drain" "maybe (pure maxBound) (\\d -> (drainHandshakes d `until`) <$> now) drain"),
+    ("/epoll/ && /clean up when their server is stopped/", Mutant "the end of a server does not wait for its handlers" "Socket/Serve.hs" "    awaitAll patience (serverOnOverdue settings) threads\n" "    unless (patience == patience) (awaitAll patience (serverOnOverdue settings) threads)\n"),
+    ("/epoll/ && /the kernel holds an answer/", Mutant "a connection that is idle when a drain begins is closed before its last answer was taken" "Http/Engine.hs" "then B.empty <$ lingerUnlessTaken client\n" "then pure B.empty\n"),
+    ("/epoll/ && /an answer is under way/", Mutant "a connection is closed at once after its last answer" "Http/Engine.hs" "  | otherwise = linger client\n" "  | otherwise = farewell\n"),
+    ("/epoll/ && /an application that throws/", Mutant "an answer without a length that an exception breaks off ends like a complete one" "Http/Engine.hs" "          then breakOff state >> report late e\n" "          then report late e\n"),
+    ("/epoll/ && (/an application that is killed/ || /a server that is stopped/)", Mutant "an answer without a length that is killed ends like a complete one" "Http/Engine.hs" "= responseState client >>= breakOff >> throwIO e\n" "= throwIO e\n"),
     ("/idle timers/ && /is reset/", Mutant "an idle timer expires although it was reset" "IdleTimer.hs" "        Due | Instant (fromIntegral at) <= t -> do\n" "        Due -> do\n"),
     ("/idle timers/ && /is reset/", Mutant "an idle timer that is stopped as it expires still expires" "IdleTimer.hs" "        found <- casWord ws wordState stateRunning stateExpired\n" "        found <- readWord ws wordState\n        pokeWord ws wordState stateExpired\n")
   ]
 
 serverMutants :: [Mutant]
 serverMutants = map snd serverPlants
+
+-- | Bugs of the drain of an HTTP\/2 connection.
+http2Mutants :: [Mutant]
+http2Mutants =
+  [ Mutant "a request behind the last GOAWAY is begun" "Http2/Core/Receive.hs" "_ | coreDrain core == Draining -> queueAnswer" "_ | False -> queueAnswer",
+    Mutant "a drain ends while a stream is answered" "Http2/Core/Stream.hs" "coreDrain core == Draining && IntMap.null (coreStreams core)" "coreDrain core == Draining",
+    Mutant "the last GOAWAY of a drain names no stream" "Http2/Core/Receive.hs" "queue (SendGoAway accepted NoError)" "queue (SendGoAway (min 0 accepted) NoError)"
+  ]

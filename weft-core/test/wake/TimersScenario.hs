@@ -12,7 +12,7 @@ import Search
 import Simulation
 import Test.Tasty
 import Weft.Core.Time (Instant (..))
-import Weft.Core.Timer (Queue (..), Timer, TimerOwner (..), cancelTimer, fireTimer, newTimer)
+import Weft.Core.Timer (Queue (..), Timer, TimerOwner (..), adoptTimer, cancelTimer, fireTimer, newTimer)
 import Weft.Core.Timers
 
 -- | A queue in a list, to keep the number of scheduling points small.
@@ -61,6 +61,24 @@ scenario cancelling setters = do
             | otherwise -> Nothing
   pure (Scenario (owner : map setter (zip [0 ..] setters)) check)
 
+-- | A timer of a stopped manager gets another owner, while it is cancelled. It must not fire afterwards.
+moved :: IO Scenario
+moved = do
+  fired <- newIORef (0 :: Int)
+  cancelled <- newIORef False
+  let owned = TimerOwner (\_ -> pure ()) (\_ -> pure ())
+      action = modifyIORef' fired (+ 1)
+  t <- newTimer owned (Instant 0) action
+  pure . Scenario [void (adoptTimer owned t), cancelTimer t >>= writeIORef cancelled] $ \stuck -> do
+    void (fireTimer t)
+    n <- readIORef fired
+    won <- readIORef cancelled
+    pure $ case () of
+      _
+        | not (null stuck) -> Just "a thread is stuck"
+        | n /= 0 || not won -> Just ("fired " <> show n <> ", cancelled " <> show won)
+        | otherwise -> Nothing
+
 timersTests :: IO TestTree
 timersTests = do
   more <- large (holds "one is cancelled, one is left" 1000 (scenario cancelTimer [True, False]))
@@ -69,6 +87,7 @@ timersTests = do
       holdsWithin 3 "one is cancelled, one is left, few interruptions" (scenario cancelTimer [True, False]),
       holdsWithin 2 "two are cancelled" (scenario cancelTimer [True, True]),
       holds "one is cancelled" 100 (scenario cancelTimer [True]),
+      holds "one is moved and cancelled" 3 moved,
       holdsOnArm 2 "two are set, on ARM" (scenario cancelTimer [False, False]),
       holdsOnArm 2 "one is cancelled, one is left, on ARM" (scenario cancelTimer [True, False]),
       isFound "broken on purpose: a cancel always counts" $

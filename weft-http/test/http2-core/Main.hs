@@ -5,6 +5,7 @@ module Main
   )
 where
 
+import qualified Spec.Drains
 import qualified Spec.Ended
 import qualified Spec.Flow
 import qualified Spec.Priority
@@ -16,4 +17,4 @@ import Weft.Test.Main (defaultMain)
 main :: IO ()
 main = do
   random <- Spec.Random.tests
-  defaultMain (testGroup "http2-core" [Spec.Rules.tests, Spec.Ended.tests, Spec.Flow.tests, Spec.Priority.tests, random])
+  defaultMain (testGroup "http2-core" [Spec.Rules.tests, Spec.Ended.tests, Spec.Flow.tests, Spec.Priority.tests, Spec.Drains.tests, random])

@@ -6,6 +6,7 @@
 module Main (main) where
 
 import AdmissionScenario (admissionTests)
+import DrainScenario (drainTests)
 import IdleTimerScenario (idleTimerTests)
 import ScopeScenario (scopeTests)
 import ServerScenario (serverTests)
@@ -19,4 +20,4 @@ main :: IO ()
 main = do
   -- One simulation at a time.
   setEnv "TASTY_NUM_THREADS" "1"
-  defaultMain (testGroup "server-sim" [serverTests, admissionTests, idleTimerTests, usersTests, stmTests, scopeTests])
+  defaultMain (testGroup "server-sim" [serverTests, drainTests, admissionTests, idleTimerTests, usersTests, stmTests, scopeTests])

@@ -24,6 +24,7 @@ module ServerMachine
     connecting,
     sending,
     receivingUntil,
+    receivingBy,
     toTheEnd,
     get,
     lastGet,
@@ -74,6 +75,10 @@ data Plan = Plan
     planBeside :: Server -> IO (),
     -- | Whether the server runs until the clients have ended.
     planWaits :: Bool,
+    -- | Whether another process may accept from the server's socket.
+    planShared :: Bool,
+    -- | Runs when the server has ended.
+    planAfter :: IO (),
     planClients :: [Server -> IO ()],
     -- | Conditions that must hold at the end, each with its error message.
     planCheck :: IO [(Bool, String)]
@@ -81,7 +86,7 @@ data Plan = Plan
 
 -- | A plan with time limits that pass only when no thread can continue.
 plain :: Application -> [Server -> IO ()] -> IO [(Bool, String)] -> Plan
-plain app = Plan defaultLimits {limitHeadTime = seconds 100000000, limitIdle = seconds 100000000} 100000000 app (const (pure ())) True
+plain app = Plan defaultLimits {limitHeadTime = seconds 100000000, limitIdle = seconds 100000000} 100000000 app (const (pure ())) True True (pure ())
 
 serving :: Setting -> Plan -> IO Scenario
 serving (Setting backend faults) plan = do
@@ -103,8 +108,9 @@ serving (Setting backend faults) plan = do
             -- The clients' connections end.
             _ <- drainServer server (seconds 100000000)
             serverConnections server >>= writeIORef left
+        planAfter plan
         stopManagers
-      options l = defaultOptions {optionLimits = Just (planLimits plan), optionListeners = [l]}
+      options l = defaultOptions {optionLimits = Just (planLimits plan), optionListeners = [l], optionSharedListeners = planShared plan}
       settings = defaultSettings {settingsTimeout = planTimeout plan, settingsOnException = \_ _ -> pure (), settingsBeforeMainLoop = pure (), settingsPort = 8000, settingsHost = "127.0.0.1"}
       client (act, done) = (readMVar up >>= act) `finally` putMVar done ()
   pure . Scenario (program : map client (zip (planClients plan) ended)) $ \stuck -> do
@@ -162,15 +168,19 @@ sending n bytes = unless (B.null bytes) $ do
 
 -- | Receive until the condition holds or the stream ends.
 receivingUntil :: Seen -> Int -> (ByteString -> Bool) -> IO ()
-receivingUntil seen n enough = do
+receivingUntil = receivingBy 4096
+
+-- | As 'receivingUntil', at most that many bytes at a time.
+receivingBy :: Int -> Seen -> Int -> (ByteString -> Bool) -> IO ()
+receivingBy most seen n enough = do
   (have, _) <- readIORef seen
   unless (enough have) $ do
     blockUntil (canReceive n)
-    r <- receiveSocket n 4096
+    r <- receiveSocket n most
     case r of
       Right "" -> writeIORef seen (have, Ended)
-      Right bytes -> writeIORef seen (have <> bytes, Ended) >> receivingUntil seen n enough
-      Left (-11) -> receivingUntil seen n enough
+      Right bytes -> writeIORef seen (have <> bytes, Ended) >> receivingBy most seen n enough
+      Left (-11) -> receivingBy most seen n enough
       Left _ -> writeIORef seen (have, Reset)
 
 toTheEnd :: Seen -> Int -> IO ()

@@ -1,12 +1,13 @@
 -- |
--- The simulated kernel's listening sockets cannot refuse connections and keep those that wait.
+-- The simulated kernel's listening sockets.
 module Weft.FFI.Listener
   ( cRefuseNew,
   )
 where
 
 import Foreign.C.Types (CInt)
+import KernelSocket (refuseNewSocket)
 
--- | @-EOPNOTSUPP@.
+-- | Refuse connections from now on, and keep those that wait.
 cRefuseNew :: CInt -> IO CInt
-cRefuseNew _ = pure (-95)
+cRefuseNew fd = fromIntegral <$> refuseNewSocket (fromIntegral fd)
