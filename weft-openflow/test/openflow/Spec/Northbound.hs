@@ -52,7 +52,7 @@ import Weft.Test.Files (withFolder)
 import Weft.Test.Skip (needProgram, testCase)
 
 tests :: TestTree
-tests = testGroup "northbound" [network, portsAlone V10, portsAlone V13, flows, allFlows, refusals, whatIsWrong, prerequisites, notInFlow, settable, contentTypes, heads, metrics, events, oneEncoding, manyHosts, browser "desktop" 1280, browser "phone" 390]
+tests = testGroup "northbound" [network, portsAlone V10, portsAlone V13, flows, allFlows, refusals, whatIsWrong, prerequisites, notInFlow, settable, contentTypes, heads, metrics, events, mostStreams, oneEncoding, manyHosts, browser "desktop" 1280, browser "phone" 390]
 
 -- | Run with two switches that are linked, two hosts, and the northbound interface. The arguments: the reports of the
 -- page that 'framing' adds, the controller, the interface's port, and the peers of the two switches.
@@ -371,6 +371,19 @@ events = testCase "server-sent events" . withNetwork $ \_ c port one _ -> do
         case s of
           Just b | not (B.null b) -> next r (got <> b)
           _ -> assertFailure "the stream ended"
+
+-- | Another stream is refused while 64 are open.
+mostStreams :: TestTree
+mostStreams = testCase "64 streams of events are open at most, and one that ends makes room" . withNetwork $ \_ _ port _ _ -> do
+  manager <- Client.newManager Client.defaultManagerSettings
+  base <- Client.parseRequest ("http://127.0.0.1:" <> show port <> "/v1/events")
+  let stream act = Client.withResponse base manager (act . statusCode . Client.responseStatus)
+      among :: Int -> Assertion -> Assertion
+      among 0 act = act
+      among n act = stream (\status -> (status @?= 200) >> among (n - 1) act)
+  among 63 $ do
+    among 1 (stream (@?= 503))
+    eventually "there is room" (stream (pure . (== 200)))
 
 -- | The bytes of that many events.
 eventsOf :: Int -> Int -> IO [B.ByteString]
