@@ -1,7 +1,8 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Tests of managers of @http-client@ on Weft: with Weft's server, with scripted peers that stop in each phase, and with TLS.
+-- Tests of managers of @http-client@ on Weft: with Weft's server, with scripted peers that stop in each phase, and with
+-- TLS.
 module Main (main) where
 
 import Control.Concurrent

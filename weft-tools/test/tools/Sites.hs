@@ -65,7 +65,7 @@ withoutEffect program =
         (code, out) <- outcome program [] (["serve", "--config", folder </> "weft.yaml", "--check"] <> options)
         (code, part `isInfixOf` out) @?= (ExitFailure 2, True)
       | (name, content, options, part) <-
-          [ ("a host without folder and redirect", ["hosts:", "  a.example: {}"], [], "hosts.a.example: no folder, and no redirect"),
+          [ ("a host without folder and redirect", ["hosts:", "  a.example: {}"], [], "hosts.a.example: no folder, no redirect, and no proxy"),
             ("listen and port", ["folder: /tmp", "port: 1", "listen: ':0'"], [], "so --port cannot be given as well"),
             ("--listen and --host", ["folder: /tmp"], ["--listen", ":0", "--host", "127.0.0.1"], "so --host cannot be given as well"),
             ("listen in the file and --port", ["folder: /tmp", "listen: ':0'"], ["--port", "1"], "so --port cannot be given as well"),

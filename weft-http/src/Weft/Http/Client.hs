@@ -8,14 +8,14 @@
 --
 -- What holds:
 --
--- 1. /Responses are parsed strictly/, by the parsers of the server: what two programs could understand differently is an
---    error. Heads, lines, trailer sections and interim responses are bounded.
--- 2. /Connections are kept/ for each server (scheme, host and port, or Unix socket), and used again only if the response
---    was received whole, the request was sent whole, and nothing has come since. Bytes that no request has asked for end
---    a connection: they are not taken for the next response.
--- 3. /A request is sent again/ only if the connection was kept from an earlier request and ended before the first byte of
---    a response, and only if the request can be repeated: its method is idempotent (RFC 9110, 9.2.2) and its body is not a
---    stream. Connections that are known to have ended are not used at all.
+-- 1. /Responses are parsed strictly/, by the parsers of the server: what two programs could understand differently is
+--    an error. Heads, lines, trailer sections and interim responses are bounded.
+-- 2. /Connections are kept/ for each server (scheme, host and port, or Unix socket), and used again only if the
+--    response was received whole, the request was sent whole, and nothing has come since. Bytes that no request has
+--    asked for end a connection: they are not taken for the next response.
+-- 3. /A request is sent again/ only if the connection was kept from an earlier request and ended before the first byte
+--    of a response, and only if the request can be repeated: its method is idempotent (RFC 9110, 9.2.2) and its body is
+--    not a stream. Connections that are known to have ended are not used at all.
 -- 4. /Every phase has a time limit/ ('ClientSettings'), and the deadline of the request holds for all.
 -- 5. /An interrupted request leaves nothing/: its connection is closed, and its thread, if the body is long, has ended.
 --
@@ -175,8 +175,8 @@ request client due r = withResponse client due r $ \response -> do
   where
     most = clientBodyLimit (clientSettings client)
 
--- | Send a request before the deadline, and run an action on the response. The connection is kept if the action has read
--- the body to its end, or the rest of it has been received already.
+-- | Send a request before the deadline, and run an action on the response. The connection is kept if the action has
+-- read the body to its end, or the rest of it has been received already.
 withResponse :: Client -> Instant -> Request -> (Response -> IO a) -> IO a
 withResponse client due r act = case renderRequest r of
   Left why -> failed Sending (InvalidRequest why)
@@ -209,7 +209,8 @@ withResponse client due r act = case renderRequest r of
 leaseFor :: Client -> Instant -> Request -> IO (Pool HttpConnection, Lease HttpConnection)
 leaseFor client due r = do
   pool <- poolFor client (requestUrl r) `catch` \ScopeEnded -> failed Connecting ClientClosed
-  found <- try (acquire pool due)
+  limit <- min due <$> deadlineIn (clientQueueTime (clientSettings client))
+  found <- try (acquire pool limit)
   case found of
     Right lease -> pure (pool, lease)
     -- The pool was idle for long, and was removed meanwhile.

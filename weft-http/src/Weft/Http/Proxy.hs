@@ -4,28 +4,30 @@
 -- A reverse proxy as a WAI application: it passes requests on to one of several servers of HTTP\/1.1, over kept
 -- connections ("Weft.Http.Client"), and their responses back.
 --
--- > withProxy defaultProxySettings [url "http://127.0.0.1:3000", url "http://127.0.0.1:3001"] $ \proxy ->
--- >   run 8080 proxy
+-- > servers <- either fail pure (mapM parseUrl ["http://127.0.0.1:3000", "http://127.0.0.1:3001"])
+-- > withProxy defaultProxySettings servers (run 8080)
 --
--- * /Choice./ The server with the fewest requests that this capability has under way, the next one in turn if several have.
---   A server that could not be connected to, or that gave no answer, 'proxyMostFailures' times in a row is passed over
---   for 'proxyPause', as long as there are others.
+-- * /Choice./ The server with the fewest requests that this capability has under way, the next one in turn if several
+--   have. A server that could not be connected to, or that gave no answer, 'proxyMostFailures' times in a row is passed
+--   over for 'proxyPause', as long as there are others.
 -- * /Repetition./ If a server cannot be connected to, another one is asked, whatever the method: it got nothing. If it
 --   ends the connection without an answer, another one is asked only if the method is idempotent and the body is at
 --   hand (RFC 9110, 9.2.2). Each server is asked once at most.
--- * /Bodies/ are passed on in pieces as they come, in both directions; a server is read from as fast as the client takes
---   them. A request's body of at most 64 KiB with a length is read before the server is asked.
--- * /Fields./ Those that concern one connection (RFC 9110, 7.6.1), those that @Connection@ names and @Expect@ are dropped.
---   @X-Forwarded-For@, @X-Forwarded-Host@, @X-Forwarded-Proto@ and @Via@ are set; what the client sent of the first three
---   and of @Forwarded@ is dropped, since anybody can send it. @Host@ is the client's. An upgrade is not passed on.
--- * /Errors./ 502 if there is no response that can be relied on, 503 if all connections stay in use, 504 if a time limit
---   passes. If a response breaks off, so does that of the proxy.
+-- * /Bodies/ are passed on in pieces as they come, in both directions; a server is read from as fast as the client
+--   takes them. A request's body of at most 64 KiB with a length is read before the server is asked.
+-- * /Fields./ Those that concern one connection (RFC 9110, 7.6.1), those that @Connection@ names and @Expect@ are
+--   dropped. The fields @X-Forwarded-For@, @X-Forwarded-Host@, @X-Forwarded-Proto@ and @Via@ are set; what the client
+--   sent of the first three and of @Forwarded@ is dropped, since anybody can send it. @Host@ is the client's. An upgrade
+--   is not passed on.
+-- * /Errors./ 502 if there is no response that can be relied on, 503 if no connection to the server is free in time,
+--   504 if a time limit passes. If a response breaks off, so does that of the proxy.
 --
 -- Any thread may use the application. Interim responses of the server are dropped.
 --
 -- @since 0.1.0
 module Weft.Http.Proxy
   ( withProxy,
+    proxyOver,
     ProxySettings (..),
     defaultProxySettings,
   )
@@ -64,8 +66,8 @@ data ProxySettings = ProxySettings
     proxyOnFailure :: Url -> ClientError -> IO ()
   }
 
--- | 256 connections to each server; five seconds to connect; a server that failed three times in a row is passed over for ten
--- seconds.
+-- | 256 connections to each server; five seconds to connect; a server that failed three times in a row is passed over
+-- for ten seconds.
 defaultProxySettings :: ProxySettings
 defaultProxySettings =
   ProxySettings
@@ -78,7 +80,8 @@ defaultProxySettings =
 -- | A server that requests are passed on to.
 data Upstream = Upstream
   { upstreamUrl :: !Url,
-    -- | The requests that a capability has under way with it, and their number so far. Written by the capability's threads.
+    -- | The requests that a capability has under way with it, and their number so far. Written by the capability's
+    -- threads.
     upstreamLoad :: !(Each (OwnRef Load)),
     -- | Failures in a row, and until when it is passed over. Written when a server fails, and when one that had failed
     -- answers; read by each request.
@@ -89,12 +92,17 @@ data Load = Load !Int !Int
 
 data Health = Health !Int !(Maybe Instant)
 
--- | Run an action with an application that passes requests on to these servers. The paths of the URLs do not matter. At the
--- end of the action, the connections to the servers are closed.
+-- | Run an action with an application that passes requests on to these servers. The paths of the URLs do not matter. At
+-- the end of the action, the connections to the servers are closed.
 withProxy :: ProxySettings -> [Url] -> (Wai.Application -> IO a) -> IO a
-withProxy settings urls act = do
+withProxy settings urls act = withClient (proxyClient settings) $ \client -> proxyOver settings client urls >>= act
+
+-- | An application that passes requests on to these servers, over the connections of a client: several proxies can
+-- share one, and one that is not used any more need not be closed. 'proxyClient' has no meaning here.
+proxyOver :: ProxySettings -> Client -> [Url] -> IO Wai.Application
+proxyOver settings client urls = do
   upstreams <- forM urls $ \u -> Upstream u <$> newEach (newOwnRef (Load 0 0)) <*> newIORef (Health 0 Nothing)
-  withClient (proxyClient settings) $ \client -> act (proxied settings client upstreams)
+  pure (proxied settings client upstreams)
 
 proxied :: ProxySettings -> Client -> [Upstream] -> Wai.Application
 proxied settings client upstreams request respond = do

@@ -179,13 +179,15 @@ keeping =
       (_, most) <- readIORef open
       assertBool (show most) (most <= 3),
     testCase "waiting for a connection has the request's deadline" $ do
-      withPeer (\_ c -> hearRequest c >> heardEnd c) $ \port -> withClient defaultClientSettings {clientMostPerServer = 1} $ \client -> do
+      withPeer (\_ c -> hearRequest c >> heardEnd c) $ \port -> withClient defaultClientSettings {clientMostPerServer = 1, clientQueueTime = milliseconds 700} $ \client -> do
         far <- soon
         t <- forkIO (void (request client far (getRequest (url port "/"))) `catch` \e -> const (pure ()) (e :: SomeException))
         eventually "no connection" (any ((== 1) . countTotal . snd) <$> clientCounts client)
         near <- deadlineIn (milliseconds 100)
-        (phase, cause) <- causeOf (request client near (getRequest (url port "/")))
-        (phase, show cause) @?= (Queueing, "TimedOut")
+        -- The deadline, and the limit of the phase.
+        forM_ [near, far] $ \due -> do
+          (phase, cause) <- causeOf (request client due (getRequest (url port "/")))
+          (phase, show cause) @?= (Queueing, "TimedOut")
         killThread t,
     testCase "the pool of a server that is not used any more is removed, and made again" $
       withPeer (\n c -> forever (hearRequest c >> say c (plain (C.pack (show n))))) $ \port ->

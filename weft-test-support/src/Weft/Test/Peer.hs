@@ -35,8 +35,8 @@ import Test.Tasty.HUnit
 -- | A connection, and bytes that were received and not consumed.
 data Conversation = Conversation Socket (IORef ByteString)
 
--- | Run an action with the port of a server. Connections are numbered from zero; each is closed at the end of its script.
--- The scripts' exceptions are dropped.
+-- | Run an action with the port of a server. Connections are numbered from zero; each is closed at the end of its
+-- script. The scripts' exceptions are dropped.
 withPeer :: (Int -> Conversation -> IO ()) -> (Int -> IO a) -> IO a
 withPeer script act = bracket listening close $ \l -> do
   port <- socketPort l

@@ -133,8 +133,8 @@ said = ioe_description
 failed :: Int -> String -> IO a
 failed code why = reportLine ("weft get: " <> why) >> exitWith (ExitFailure code)
 
--- | Fetch the URL from a server that is trusted, over a connection that the action makes before an instant, and write the
--- body. The request began at a time in seconds, and is due at an instant. Returns the response's status.
+-- | Fetch the URL from a server that is trusted, over a connection that the action makes before an instant, and write
+-- the body. The request began at a time in seconds, and is due at an instant. Returns the response's status.
 fetch :: Get -> Trust -> Double -> Instant -> (Instant -> IO Transport.Connection) -> IO Int
 fetch g trust begun due connecting =
   bracketOnError (connecting due) connAbort $ \below -> do
@@ -169,8 +169,8 @@ dialKernel target due =
       | refused@(_ : _) <- [(a, err) | (a, Refused err) <- failures] -> unreachable target [show a <> " " <> ioe_description err | (a, err) <- refused]
     _ -> dialled (throwIO e)
 
--- | Connect to a URL's server over another transport, which has the addresses that the function accepts. They are tried one
--- after the other, since no server may listen on some of them.
+-- | Connect to a URL's server over another transport, which has the addresses that the function accepts. They are tried
+-- one after the other, since no server may listen on some of them.
 dialStack :: Transport -> (SockAddr -> Bool) -> Url -> Instant -> IO Transport.Connection
 dialStack transport usable target due = do
   found <- try (blocking (getAddrInfo (Just defaultHints {addrSocketType = Stream}) (Just (urlHost target)) (Just (urlPort target))))

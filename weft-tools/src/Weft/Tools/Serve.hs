@@ -221,8 +221,8 @@ paired name own = case (Map.member "certificate" own, Map.member "key" own) of
 inconsistent :: Sources -> [String]
 inconsistent sources =
   concat
-    [ ["no folder: give weft serve DIR, or 'folder' in the configuration file" | isNothing (folder settings), Map.null hosts],
-      ["hosts." <> name <> ": no folder, and no redirect" | (name, s) <- Map.toList hosts, isNothing (folder s), null (redirects s)],
+    [ ["no folder: give weft serve DIR, or 'folder' in the configuration file" | isNothing (folder settings), null (proxies settings), Map.null hosts],
+      ["hosts." <> name <> ": no folder, no redirect, and no proxy" | (name, s) <- Map.toList hosts, isNothing (folder s), null (redirects s), null (proxies s)],
       ["--https-redirect needs a certificate, as there is no HTTPS without one: --certificate, --key" | null (certificatesOf sources), redirecting],
       ["--" <> name <> " has an address of --" <> other | (name, own, other, others) <- besides, or [overlap a b | a <- own, b <- others]],
       ["--stack has one address, so --listen cannot be given as well" | stacked, not (null (listens settings))],
@@ -304,10 +304,11 @@ announce :: Sources -> Choice -> Bool -> [SockAddr] -> IO ()
 announce sources choice inherited addresses = do
   n <- getNumCapabilities
   logInfo $
-    "weft: serving " <> (if null (foldersOf sources) then "redirects" else intercalate ", " (foldersOf sources)) <> " at " <> intercalate ", " (map url addresses)
+    "weft: serving " <> (if null (foldersOf sources) then intercalate " and " (["proxies" | not (all (null . proxies) everyHost)] <> ["redirects" | not (all (null . redirects) everyHost)]) else intercalate ", " (foldersOf sources)) <> " at " <> intercalate ", " (map url addresses)
       <> (" (" <> show n <> (if n == 1 then " core, " else " cores, ") <> choiceBackend choice <> ")")
   where
     settings = sourcesMain sources
+    everyHost = settings : Map.elems (sourcesHosts sources)
     url address = case address of
       SockAddrUnix file -> "unix:" <> file
       _ -> scheme <> name address <> ":" <> portText address <> "/"

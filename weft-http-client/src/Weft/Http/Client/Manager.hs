@@ -1,8 +1,8 @@
 {-# LANGUAGE RankNTypes #-}
 
 -- |
--- Managers of the package @http-client@ with connections of Weft, for programs that use it, or something that is built on
--- it.
+-- Managers of the package @http-client@ with connections of Weft, for programs that use it, or something that is built
+-- on it.
 --
 -- > manager <- newManager weftManagerSettings
 --
@@ -10,8 +10,8 @@
 --
 -- * Names are looked up by "Weft.Resolver", and the addresses of a name are tried in a race ("Weft.Dial").
 -- * TLS is "Weft.Tls", OpenSSL 3, with the name of the host, which is checked.
--- * @responseTimeout@ holds in each phase: for the look-up of the name, the connection, the handshake, the request with its
---   body and the head of the response together, redirects included; and for each piece of the response's body.
+-- * @responseTimeout@ holds in each phase: for the look-up of the name, the connection, the handshake, the request with
+--   its body and the head of the response together, redirects included; and for each piece of the response's body.
 --   @http-client@ itself limits neither sending nor the body.
 --
 -- Connections are kept, and HTTP is spoken, by @http-client@, as before. The exceptions are its own: 'ResponseTimeout',
@@ -66,8 +66,8 @@ weftManagerSettings = onWeft defaultManagerSettings
 onWeft :: ManagerSettings -> ManagerSettings
 onWeft = onWeftWith defaultDialOptions defaultTlsClientSettings
 
--- | 'onWeft' with settings for dialling and for TLS. The trusted authorities are loaded once for a manager, with its first
--- connection that needs them.
+-- | 'onWeft' with settings for dialling and for TLS. The trusted authorities are loaded once for a manager, with its
+-- first connection that needs them.
 onWeftWith :: DialOptions -> TlsClientSettings -> ManagerSettings -> ManagerSettings
 onWeftWith options tls settings =
   settings

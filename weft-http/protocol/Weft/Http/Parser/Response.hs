@@ -1,8 +1,8 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Parses response heads of HTTP\/1 (RFC 9112) and trailer sections in the receive buffer. Pure and total. The framing of a
--- response is determined only here. Every string in the result is a slice of the buffer or a shared constant.
+-- Parses response heads of HTTP\/1 (RFC 9112) and trailer sections in the receive buffer. Pure and total. The framing
+-- of a response is determined only here. Every string in the result is a slice of the buffer or a shared constant.
 --
 -- A head may arrive in any number of segments. The result depends only on the bytes: a line is judged when it is
 -- complete, or when the head is longer than it may be.
@@ -117,8 +117,8 @@ lineAt limits bytes from
 tooLong :: Limits -> Int -> Bool
 tooLong limits n = n > limitHead limits
 
--- | A version, a status of three digits and a reason, which may be empty (RFC 9112, 4). The space before an empty reason
--- may be missing.
+-- | A version, a status of three digits and a reason, which may be empty (RFC 9112, 4). The space before an empty
+-- reason may be missing.
 statusLine :: Limits -> Bool -> ByteString -> Int -> Int -> ResponseOutcome
 statusLine limits toHead bytes feed next
   | end < 12 || byteAt bytes end /= 13 || not ("HTTP/" `B.isPrefixOf` bytes) = ResponseInvalid NoStatusLine

@@ -1,6 +1,6 @@
 -- |
--- The body of a response as it is received, in each of its framings, with the trailer section of a chunked one. Pure and
--- total. The result does not depend on how the body is divided into segments.
+-- The body of a response as it is received, in each of its framings, with the trailer section of a chunked one. Pure
+-- and total. The result does not depend on how the body is divided into segments.
 module Weft.Http.Parser.ResponseBody
   ( Place,
     placeFor,

@@ -5,8 +5,8 @@
 -- > c <- newHttpConnection =<< connectUrl defaultClientSettings soon url
 -- > (status, after) <- exchange defaultClientSettings c soon (getRequest url) (pure . responseStatus)
 --
--- A connection has one exchange at a time, whose response is read by one thread. All functions are interruptible. Errors
--- of an exchange are 'Weft.Http.Client.ClientError's; the connection is then aborted.
+-- A connection has one exchange at a time, whose response is read by one thread. All functions are interruptible.
+-- Errors of an exchange are 'Weft.Http.Client.ClientError's; the connection is then aborted.
 --
 -- @since 0.1.0
 module Weft.Http.Client.Connection

@@ -1,8 +1,8 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- One request and its response on a connection of any kind: sending, awaiting the head, reading the body, each phase with
--- its time limit. Below "Weft.Http.Client" and "Weft.Http.Client.Connection", which have the rules of use.
+-- One request and its response on a connection of any kind: sending, awaiting the head, reading the body, each phase
+-- with its time limit. Below "Weft.Http.Client" and "Weft.Http.Client.Connection", which have the rules of use.
 module Weft.Http.Client.Exchange
   ( HttpConnection,
     newHttpConnection,
@@ -192,8 +192,8 @@ sendBody run body = case body of
 
 -- Responses --------------------------------------------------------------------------
 
--- | Receive something before the limit; empty at the end of the stream. A receive that need not wait takes no notice of its
--- deadline, so that a server that sends without a pause could go on for ever: the clock is read here.
+-- | Receive something before the limit; empty at the end of the stream. A receive that need not wait takes no notice of
+-- its deadline, so that a server that sends without a pause could go on for ever: the clock is read here.
 receive :: Run -> Phase -> Instant -> IO ByteString
 receive run phase limit = do
   t <- deadlineIn (nanoseconds 0)

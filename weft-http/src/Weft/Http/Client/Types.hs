@@ -57,24 +57,26 @@ data RequestBody
 data Response = Response
   { responseStatus :: !Status,
     responseFields :: ![Header],
-    -- | The next piece of the body, without its framing; empty at the end, any number of times. Receives only if nothing
-    -- has been received before: a server is read from as fast as this is called. One thread at a time.
+    -- | The next piece of the body, without its framing; empty at the end, any number of times. Receives only if
+    -- nothing has been received before: a server is read from as fast as this is called. One thread at a time.
     responsePiece :: IO ByteString,
     -- | The trailer fields. Empty before the end of the body.
     responseTrailers :: IO [Header]
   }
 
--- | Settings of a client. Begin with 'defaultClientSettings'. Each time is a limit on one phase of a request; the deadline
--- that is given with the request holds for all of them together.
+-- | Settings of a client. Begin with 'defaultClientSettings'. Each time is a limit on one phase of a request; the
+-- deadline that is given with the request holds for all of them together.
 data ClientSettings = ClientSettings
   { -- | How to connect, before the deadline: 'Nothing' dials with 'clientDial', and TLS by 'clientTls' for @https@.
     clientConnect :: !(Maybe (Instant -> Url -> IO Connection)),
     clientDial :: !DialOptions,
     -- | Trusted authorities, and a client certificate. The authorities are loaded once.
     clientTls :: !TlsClientSettings,
-    -- | The most connections to one server (scheme, host and port) at a time. If all are in use, requests wait in the order
-    -- in which they came.
+    -- | The most connections to one server (scheme, host and port) at a time. If all are in use, requests wait in the
+    -- order in which they came.
     clientMostPerServer :: !Int,
+    -- | How long a request waits for a connection, if all are in use; the time for connecting is within it.
+    clientQueueTime :: !Duration,
     -- | How long a connection is kept without a request.
     clientIdleTime :: !Duration,
     -- | The look-up of the name, the connection and the TLS handshake.
@@ -95,9 +97,9 @@ data ClientSettings = ClientSettings
     clientBodyLimit :: !Int
   }
 
--- | Sixteen connections to a server, kept for 30 seconds; 10 seconds to connect, 30 seconds for each piece that is sent,
--- 60 seconds for the head of the response and for each piece of its body; a body is held back for one second; heads of 64
--- KiB with 200 fields; bodies of 16 MiB.
+-- | Sixteen connections to a server, for which a request waits 30 seconds at most, kept for 30 seconds; 10 seconds to
+-- connect, 30 seconds for each piece that is sent, 60 seconds for the head of the response and for each piece of its
+-- body; a body is held back for one second; heads of 64 KiB with 200 fields; bodies of 16 MiB.
 defaultClientSettings :: ClientSettings
 defaultClientSettings =
   ClientSettings
@@ -105,6 +107,7 @@ defaultClientSettings =
       clientDial = defaultDialOptions,
       clientTls = defaultTlsClientSettings,
       clientMostPerServer = 16,
+      clientQueueTime = seconds 30,
       clientIdleTime = seconds 30,
       clientConnectTime = seconds 10,
       clientSendTime = seconds 30,

@@ -80,7 +80,7 @@ notes =
     "--config FILE reads settings from a YAML file. Its keys are 'folder' and the names of the flags, without the dashes; a flag that can be repeated may have a list. "
       <> "The command line overrides the file. The key 'hosts' maps host names, or '*.' and a host name, to settings of their own "
       <> "(folder, certificate, key, and those under 'What is served'), which override all others: 'none' turns off the fallback or basic-auth of the whole file. "
-      <> "A request for another host gets the settings of the whole file, or 421 if these have no folder. A host without a folder only redirects. "
+      <> "A request for another host gets the settings of the whole file, or 421 if these have no folder. A host without a folder only redirects, or passes requests on. "
       <> "A certificate of one host makes the whole server speak HTTPS. A client gets the first certificate that is for the name that it asks for, that of the whole file before those of hosts, or else the first; "
       <> "at the start and with --check, the server names hosts whose own certificate no client gets.",
     "Symbolic links below the folder are followed as long as they lead to something below it and their targets are relative. "

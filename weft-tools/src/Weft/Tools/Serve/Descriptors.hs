@@ -17,14 +17,19 @@ where
 
 import Control.Concurrent (getNumCapabilities)
 import Control.Exception (IOException, catch)
+import Data.List (nub)
 import qualified Data.Map.Strict as Map
 import Data.Maybe (isNothing, mapMaybe)
 import System.Posix.Resource
 import Weft.Http (Limits (..), mostSockets)
+import Weft.Http.Client (ClientSettings (..))
+import Weft.Http.Proxy (ProxySettings (..))
 import Weft.Static (OpenFiles, newOpenFiles)
+import Weft.Tools.Serve.Host (proxySettings)
 import Weft.Tools.Serve.Messages
 import Weft.Tools.Serve.Settings
 import Weft.Tools.Serve.Site
+import Weft.Tools.Serve.Values (ProxyRule (..))
 
 -- | Raise the limit on open descriptors as far as the system allows. Returns the limit, if there is one.
 raiseOpenFiles :: IO (Maybe Int)
@@ -46,7 +51,7 @@ withinDescriptors sources inherited = do
     Nothing -> pure (Nothing, wanted)
     Just n -> do
       let beside = httpsRedirect settings <> metricsListen settings
-          own = 24 + 4 * caps + inherited + caps * length (listens settings <> beside) + Map.size (sourcesHosts sources)
+          own = 24 + 4 * caps + inherited + caps * length (listens settings <> beside) + Map.size (sourcesHosts sources) + min (n `div` 3) behind
           most = greatest ((<= n - n `div` 8 - own) . socketsOf) (max 1 n)
       files <- newOpenFiles (max 4 (n `div` 8))
       if usesKernel && (limitConnections wanted > most || limitConnections wanted <= 0)
@@ -57,6 +62,8 @@ withinDescriptors sources inherited = do
   where
     settings = sourcesMain sources
     wanted = limits settings
+    -- To the servers behind proxies.
+    behind = clientMostPerServer (proxyClient proxySettings) * length (nub (concatMap proxyServers (concatMap proxies (settings : Map.elems (sourcesHosts sources)))))
     usesKernel = inherited > 0 || isNothing (stack settings)
     -- With so many connections, those of the servers that redirect or show metrics included.
     socketsOf n = sum (mapMaybe mostSockets (given : [redirectingLimits given | not (null (httpsRedirect settings))] <> [metricsLimits given | not (null (metricsListen settings))]))

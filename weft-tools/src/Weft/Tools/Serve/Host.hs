@@ -11,6 +11,7 @@ module Weft.Tools.Serve.Host
     hostApplication,
     hostStatic,
     hostFolder,
+    proxySettings,
 
     -- * Folders that were replaced
     whenDue,
@@ -31,11 +32,14 @@ import System.Posix.Files (deviceID, fileID, getFileStatus)
 import System.Posix.Types (DeviceID, FileID)
 import Weft.Blocking (blocking)
 import Weft.Duration (Duration, seconds)
+import Weft.Http.Client (Client)
+import Weft.Http.Proxy
 import Weft.Static
 import Weft.Timer (schedule)
 import Weft.Tools.Serve.BasicAuth
 import Weft.Tools.Serve.Respond
 import Weft.Tools.Serve.Settings
+import Weft.Tools.Serve.Values (ProxyRule (..))
 
 -- | An open folder and the application that serves it.
 data Host = Host
@@ -46,6 +50,8 @@ data Host = Host
     hostSettings :: Settings,
     hostPasswords :: Maybe Passwords,
     hostChecks :: Checks,
+    -- | The applications of its proxies, by the beginning of a path.
+    hostProxies :: [(B.ByteString, Application)],
     -- | Read by each request; written by one that finds Due, and by the timer that it starts.
     hostCheck :: IORef Check,
     -- | Whether a folder that could not be opened in place of this one was reported. Written by requests.
@@ -88,8 +94,9 @@ placeOf path = (\status -> (deviceID status, fileID status)) <$> blocking (getFi
 -- | Open the folder of the settings, or share it with the old host, if that has the same folder open. The cache is
 -- kept if the settings on which it depends are equal. All hosts of a server have the same checks of passwords. Throws
 -- an 'IOError' if the folder cannot be opened or the passwords cannot be read.
-openHost :: Checks -> Maybe OpenFiles -> Maybe Host -> Settings -> IO Host
-openHost checks files old settings = do
+openHost :: Client -> Checks -> Maybe OpenFiles -> Maybe Host -> Settings -> IO Host
+openHost client checks files old settings = do
+  passing <- mapM (\rule -> (,) (proxyPrefix rule) <$> proxyOver proxySettings client (proxyServers rule)) (proxies settings)
   passwords <- mapM readPasswords (basicAuth settings)
   place <- placeOf (folderOf settings)
   static <- case old of
@@ -97,7 +104,7 @@ openHost checks files old settings = do
       | hostPlace h == place ->
         if filesOf (hostSettings h) == filesOf settings then pure (hostStatic h) else changeStatic (staticSettings files settings) (hostStatic h)
     _ -> openStatic (staticSettings files settings) (folderOf settings)
-  hostWith settings checks passwords place static
+  hostWith settings checks passwords passing place static
 
 -- | A host with the settings and passwords of another one, and the folder that is now at its path. Throws an 'IOError'
 -- if there is none.
@@ -105,12 +112,12 @@ reopenHost :: Maybe OpenFiles -> Host -> IO Host
 reopenHost files h = do
   place <- placeOf (hostFolder h)
   static <- openStatic (staticSettings files (hostSettings h)) (hostFolder h)
-  hostWith (hostSettings h) (hostChecks h) (hostPasswords h) place static
+  hostWith (hostSettings h) (hostChecks h) (hostPasswords h) (hostProxies h) place static
 
-hostWith :: Settings -> Checks -> Maybe Passwords -> (DeviceID, FileID) -> Static -> IO Host
-hostWith settings checks passwords place static = Host static app place settings passwords checks <$> newIORef Due <*> newIORef False
+hostWith :: Settings -> Checks -> Maybe Passwords -> [(B.ByteString, Application)] -> (DeviceID, FileID) -> Static -> IO Host
+hostWith settings checks passwords passing place static = Host static app place settings passwords checks passing <$> newIORef Due <*> newIORef False
   where
-    app = application settings (authenticated checks <$> passwords) (if isNothing (folder settings) then nothing else staticApp static)
+    app = application settings (authenticated checks <$> passwords) passing (if isNothing (folder settings) then nothing else staticApp static)
     nothing _ respond = respond (plainText notFound404 [])
 
 staticSettings :: Maybe OpenFiles -> Settings -> StaticSettings
@@ -166,15 +173,18 @@ replaced h
     nothing :: IOException -> Bool
     nothing _ = False
 
--- | The middleware in their order, and the files. Challenges of certificate authorities need no password, and get no
+-- | Those of all proxies. Failures are in the access log, by the status of the answer.
+proxySettings :: ProxySettings
+proxySettings = defaultProxySettings
+
+-- | The middleware in their order, and the files; what a proxy answers gets no error page. Challenges of certificate authorities need no password, and get no
 -- fallback: it could be a page that needs one, and is no answer to a challenge.
-application :: Settings -> Maybe Middleware -> Application -> Application
-application settings authentication files =
-  withHeaders (headers settings) . withCors (corsOrigins settings) . withErrorPages (errorPages settings) files
-    . withRedirects (redirects settings)
-    . withChallenges files
-    . fromMaybe id authentication
-    $ withFallback (fallback settings) files
+application :: Settings -> Maybe Middleware -> [(B.ByteString, Application)] -> Application -> Application
+application settings authentication passing files =
+  withHeaders (headers settings) . withCors (corsOrigins settings) $
+    withProxies (map (guarded <$>) passing) (withErrorPages (errorPages settings) files (guarded (withFallback (fallback settings) files)))
+  where
+    guarded = withRedirects (redirects settings) . withChallenges files . fromMaybe id authentication
 
 -- | Close the host's folder as soon as no request uses it. Called once for all hosts that share it.
 closeHost :: Host -> IO ()

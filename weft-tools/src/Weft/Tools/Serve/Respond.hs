@@ -10,6 +10,7 @@ module Weft.Tools.Serve.Respond
     withErrorPages,
     withFallback,
     withRedirects,
+    withProxies,
     withChallenges,
     toHttps,
     withCors,
@@ -23,12 +24,27 @@ import qualified Data.ByteString.Char8 as B
 import qualified Data.ByteString.Lazy as L
 import qualified Data.CaseInsensitive as CI
 import Data.Char (isHexDigit)
+import Data.List (sortOn)
 import Data.Maybe (isJust)
 import Network.HTTP.Types
 import Network.HTTP.Types.Header (hContentLanguage, hContentRange, hETag, hIfMatch, hIfNoneMatch, hIfUnmodifiedSince, hVary)
 import Network.Wai
 import Weft.Static (encodeUrl)
 import Weft.Tools.Serve.Values (Redirect (..))
+
+-- | Pass requests on whose paths begin so, the longest prefix first. One that does not end with a slash has to end where
+-- a segment of the path does. A path with the segments @.@ or @..@, encoded or not, gets 400: the server behind could
+-- understand another path.
+withProxies :: [(ByteString, Application)] -> Middleware
+withProxies [] app = app
+withProxies passing app = \request respond -> case filter (covers (rawPathInfo request) . fst) sorted of
+  [] -> app request respond
+  (_, proxy) : _
+    | any (`elem` [".", ".."]) (B.splitWith (`elem` ("/\\" :: String)) (urlDecode False (rawPathInfo request))) -> respond (plainText badRequest400 [])
+    | otherwise -> proxy request respond
+  where
+    sorted = sortOn (negate . B.length . fst) passing
+    covers path prefix = prefix `B.isPrefixOf` path && ("/" `B.isSuffixOf` prefix || B.take 1 (B.drop (B.length prefix) path) `elem` ["", "/"])
 
 -- | Add header fields to responses: those that are about the file to responses with one (2xx and 304), all others, for
 -- example for security, to every response. Those that may occur only once (RFC 9110, 5.3) replace the response's own.

@@ -70,6 +70,7 @@ data Settings = Settings
     errorPages :: [(Int, ByteString)],
     fallback :: Maybe ByteString,
     redirects :: [Redirect],
+    proxies :: [ProxyRule],
     compress :: Bool,
     -- | Media types, as 'staticCompressTypes' has them.
     compressTypes :: [ByteString],
@@ -120,6 +121,7 @@ defaults =
       errorPages = [],
       fallback = Nothing,
       redirects = [],
+      proxies = [],
       compress = False,
       compressTypes = staticCompressTypes defaultStaticSettings,
       corsOrigins = [],
@@ -223,6 +225,8 @@ table =
       oneOrNone sitePath (\v s -> s {fallback = v}),
     live What "redirect" (Many "RULE") "Redirect a path: '/old=/new' or '/old=/new STATUS' (302). '/old/*=/new/*' redirects all paths with this prefix. A * may only be the last character of the path and of the target (%2A is one of a name). The target may be a URL. Paths are compared as those of files are: decoded, and with one slash for several" $
       distinct " are for the same path" ((==) `on` \r -> (redirectFrom r, redirectPrefix r)) redirectRule (\v s -> s {redirects = v}),
+    live What "proxy" (Many "RULE") "Pass requests whose path begins so on to servers of HTTP/1.1, over kept connections: '/api/=http://127.0.0.1:3000'; several servers are separated by commas, and may be https://HOST or unix:FILE. The path and Host stay as they are, and are compared as they were sent; the longest prefix counts. The server with the fewest requests gets the next one; one that fails three times in a row is passed over for ten seconds. X-Forwarded-For, -Host and -Proto are set, and those of clients dropped" $
+      distinct " are for the same path" ((==) `on` proxyPrefix) proxyRule (\v s -> s {proxies = v}),
     live What "compress" Switch "Compress files of 1 KiB to 1 MiB by brotli, zstd or gzip, as the client prefers (in this order of what it prefers equally), if there is no compressed file beside them that it accepts. The first request for a file has it compressed in the background, with an eighth of a core at most, and gets the file as it is. One half of the memory for contents (--cache) is for the results: files above an eighth of the whole are not compressed, and with --cache 0 none is" $
       switch (\v s -> s {compress = v}),
     live What "compress-type" (Many "TYPE") "Media type of files to compress: text/css, text/* for all that begin so, *+json for all that end so (texts, and what else is known to become smaller)" $

@@ -36,6 +36,8 @@ import Network.Wai (Application, Middleware, Request (..))
 import Weft.AccessLog
 import Weft.Exchange (observing)
 import Weft.Http hiding (Settings)
+import Weft.Http.Client (Client, withClient)
+import Weft.Http.Proxy (ProxySettings (..))
 import Weft.Prometheus
 import Weft.Socket (SockAddr (..))
 import Weft.Static (OpenFiles)
@@ -56,6 +58,8 @@ data Site = Site
     siteFiles :: Maybe OpenFiles,
     siteAddresses :: Addresses,
     siteChecks :: Checks,
+    -- | The connections to the servers of all proxies.
+    siteClient :: Client,
     -- | The settings at the start, for those that a reload cannot change.
     siteFixed :: Settings,
     -- | Read by each request. Written by reloads, and by requests that find a folder replaced, who hold the lock.
@@ -88,16 +92,16 @@ hostsOf live = maybe id (:) (liveMain live) (Map.elems (liveHosts live))
 
 -- | Run an action with the folders and the log open. Throws an 'IOError' if one of them cannot be opened.
 withSite :: Sources -> Maybe OpenFiles -> (Site -> IO a) -> IO a
-withSite sources files act = do
+withSite sources files act = withClient (proxyClient proxySettings) $ \client -> do
   checks <- newChecks
-  bracket (open checks files Nothing sources >>= newIORef) (\ref -> readIORef ref >>= mapM_ closeHost . hostsOf) $ \live -> withLog $ \accessLog -> do
+  bracket (open client checks files Nothing sources >>= newIORef) (\ref -> readIORef ref >>= mapM_ closeHost . hostsOf) $ \live -> withLog $ \accessLog -> do
     counters <- newRequestCounters
     addresses <- newAddresses
     server <- newIORef Nothing
     tcp <- newIORef Nothing
     draining <- newIORef False
     changing <- newMVar ()
-    act (Site counters accessLog files addresses checks settings live changing server tcp draining)
+    act (Site counters accessLog files addresses checks client settings live changing server tcp draining)
   where
     settings = sourcesMain sources
     withLog run' = case logTo settings of
@@ -107,9 +111,9 @@ withSite sources files act = do
 
 -- | Open the folders that are not open yet. If one cannot be opened, closes those that it has opened and throws an
 -- 'IOError'.
-open :: Checks -> Maybe OpenFiles -> Maybe Live -> Sources -> IO Live
-open checks files old sources = do
-  main' <- if folder settings == Nothing then pure Nothing else Just <$> openHost checks files (old >>= liveMain) settings
+open :: Client -> Checks -> Maybe OpenFiles -> Maybe Live -> Sources -> IO Live
+open client checks files old sources = do
+  main' <- if folder settings == Nothing && null (proxies settings) then pure Nothing else Just <$> openHost client checks files (old >>= liveMain) settings
   hosts <- go [] (Map.toList (sourcesHosts sources)) `onException` mapM_ (closeUnless (old >>= liveMain)) main'
   pure (Live settings main' (Map.fromList hosts))
   where
@@ -118,7 +122,7 @@ open checks files old sources = do
       [] -> pure done
       (name, s) : rest -> do
         let before = old >>= Map.lookup name . liveHosts
-        host' <- openHost checks files before s
+        host' <- openHost client checks files before s
         go ((name, host') : done) rest `onException` closeUnless before host'
     closeUnless before host' = unless (any (sameFolder host') before) (closeHost host')
 
@@ -273,7 +277,7 @@ followFolder site known = do
 changeSite :: Site -> Sources -> IO ()
 changeSite site sources = withMVar (siteChanging site) $ \_ -> do
   old <- readIORef (siteLive site)
-  new <- open (siteChecks site) (siteFiles site) (Just old) sources
+  new <- open (siteClient site) (siteChecks site) (siteFiles site) (Just old) sources
   writeIORef (siteLive site) new
   -- Requests that have begun may still open files in them; the last one closes them.
   mapM_ closeHost [h | h <- hostsOf old, not (any (sameFolder h) (hostsOf new))]

@@ -25,6 +25,8 @@ module Weft.Tools.Serve.Values
     corsOrigin,
     Redirect (..),
     redirectRule,
+    ProxyRule (..),
+    proxyRule,
 
     -- * Addresses
     Listen (..),
@@ -56,7 +58,7 @@ import Numeric (readOct)
 import System.Posix.Types (FileMode)
 import Text.Read (readMaybe)
 import Weft.Duration (Duration, seconds)
-import Weft.Http.Client (socketPathFits)
+import Weft.Http.Client (Url (..), parseUrlOrSocket, socketPathFits)
 
 -- | The value of a text, or an error message.
 type Reader a = String -> Either String a
@@ -194,6 +196,26 @@ redirectRule text = case break (== '=') text of
     starred t = case reverse t of
       '*' : before -> (reverse before, True)
       _ -> (t, False)
+
+-- | Requests whose paths begin with this are passed on to these servers.
+data ProxyRule = ProxyRule
+  { proxyPrefix :: ByteString,
+    proxyServers :: [Url]
+  }
+  deriving (Eq)
+
+-- | @\/api\/=http:\/\/127.0.0.1:3000,unix:\/run\/app.sock@.
+proxyRule :: Reader ProxyRule
+proxyRule text = case break (== '=') text of
+  (from, '=' : to)
+    | take 1 from /= "/" || any (\c -> c <= ' ' || c > '~' || c `elem` ("?#%" :: String)) from -> Left ("expected a path that begins with /, as it is sent, not " <> show from)
+    | otherwise -> ProxyRule (B.pack from) <$> mapM server (commas to)
+  _ -> Left ("expected '/PATH/=URL[,URL ...]', not " <> show text)
+  where
+    server url = parseUrlOrSocket url >>= \u -> if urlPath u == "/" then Right u else Left ("the path of a request stays as it is, so the URL of a server has none: " <> url)
+    commas t = case break (== ',') t of
+      (one, ',' : rest) -> one : commas rest
+      (one, _) -> [one]
 
 -- Addresses ------------------------------------------------------------------------------
 

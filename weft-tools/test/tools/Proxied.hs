@@ -1,0 +1,80 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- | @weft serve --proxy@: which requests go to which servers, and what is in front of them.
+module Proxied (tests) where
+
+import Answering (serving)
+import Control.Monad
+import qualified Data.ByteString.Char8 as B
+import Data.List (nub, sort)
+import Operating (config, inFolder)
+import Program
+import System.Exit (ExitCode (..))
+import System.FilePath ((</>))
+import System.Posix.Signals (sigHUP)
+import Test.Tasty
+import Test.Tasty.HUnit hiding (testCase)
+import Weft.Test.Peer (eventually, hearRequest, say, withPeer)
+import Weft.Test.Skip (testCase)
+
+tests :: FilePath -> TestTree
+tests program =
+  testGroup
+    "--proxy"
+    [ testCase "paths below a prefix go to its servers, in turn, and others to the folder" . inFolder $ \folder ->
+        naming "a" $ \a -> naming "b" $ \b -> naming "c" $ \c ->
+          serving program folder ["--proxy", "/api/=" <> at a <> "," <> at b, "--proxy", "/api/own=" <> at c] $ \port -> do
+            got <- replicateM 8 (body <$> get port "/api/x?y")
+            nub (sort got) @?= ["a GET /api/x?y HTTP/1.1", "b GET /api/x?y HTTP/1.1"]
+            get port "/api/own" >>= (@?= "c GET /api/own HTTP/1.1") . body
+            get port "/api/own/x" >>= (@?= "c GET /api/own/x HTTP/1.1") . body
+            own <- body <$> get port "/api/ownx"
+            assertBool (show own) (B.take 1 own `elem` ["a", "b"])
+            get port "/" >>= answered 200 "<p>home</p>"
+            get port "/api" >>= (@?= 404) . status,
+      testCase "a path that a server could understand otherwise is refused" . inFolder $ \folder ->
+        naming "a" $ \a -> serving program folder ["--proxy", "/api/=" <> at a] $ \port -> do
+          forM_ ["/api/../secret", "/api/%2e%2e/secret", "/api/x/%2E./y", "/api/..%2fsecret", "/api/..\\secret", "/api/.", "/api/./x"] $ \path ->
+            get port path >>= (@?= 400) . status
+          get port "/api/..x/...%2f" >>= (@?= 200) . status,
+      testCase "nobody listens: 502; passwords and redirects come before, error pages do not replace the server's" . inFolder $ \folder -> do
+        writeFile (folder </> ".users") "alice:$2y$05$q/CF38ZqM8E6v69QnSYuqe/rYpY7dj7v2fRI6mkfUOKLZO5CqhA4u\n"
+        writeFile (folder </> "page") "the page"
+        dead <- naming "dead" pure
+        withPeer (\_ c -> forever (hearRequest c >> say c "HTTP/1.1 404 No\r\nContent-Length: 4\r\n\r\nmine")) $ \missing -> do
+          serving program folder ["--proxy", "/dead/=" <> at dead, "--proxy", "/missing/=" <> at missing, "--error-page", "404=/page", "--redirect", "/missing/old=/new"] $ \port -> do
+            get port "/dead/" >>= (@?= 502) . status
+            get port "/missing/x" >>= answered 404 "mine"
+            get port "/missing/old" >>= (@?= 302) . status
+            get port "/nothing" >>= answered 404 "the page"
+          serving program folder ["--proxy", "/missing/=" <> at missing, "--basic-auth", folder </> ".users"] $ \port ->
+            get port "/missing/x" >>= (@?= 401) . status,
+      testCase "without a folder, in the configuration file, for a host, and changed by a reload" . inFolder $ \folder ->
+        naming "a" $ \a -> naming "b" $ \b -> do
+          let file = folder </> "weft.yaml"
+              ask port name = body <$> exchange port (B.pack ("GET / HTTP/1.1\r\nHost: " <> name <> "\r\nConnection: close\r\n\r\n"))
+          config folder ["proxy: ['/=" <> at a <> "']", "hosts:", "  b.example: {proxy: ['/=" <> at b <> "']}"]
+          weft program [] ["serve", "--config", file, "--port", "0"] $ \p -> do
+            port <- portOf p
+            ask port "x" >>= (@?= "a GET / HTTP/1.1")
+            ask port "b.example" >>= (@?= "b GET / HTTP/1.1")
+            config folder ["proxy: ['/=" <> at b <> "']"]
+            send' sigHUP p
+            eventually "the reload" ((== "b GET / HTTP/1.1") <$> ask port "x"),
+      testCase "wrong rules" . inFolder $ \folder ->
+        forM_ [("api=http://a:1", "a path that begins with /"), ("/api/", "/PATH/=URL"), ("/api/=ftp://a", "not a URL"), ("/api/=http://a:1/x", "the path of a request stays"), ("/%61=http://a:1", "as it is sent")] $ \(rule, why) -> do
+          (code, out) <- outcome program [] ["serve", folder, "--check", "--proxy", rule]
+          code @?= ExitFailure 2
+          contains out why
+    ]
+  where
+    at port = "http://127.0.0.1:" <> show (port :: Int)
+
+-- | A server that answers each request with its name and the request's first line.
+naming :: B.ByteString -> (Int -> IO a) -> IO a
+naming name = withPeer (const (forever . answer))
+  where
+    answer c = do
+      h <- hearRequest c
+      let line = name <> " " <> B.takeWhile (/= '\r') h
+      say c ("HTTP/1.1 200 OK\r\nContent-Length: " <> B.pack (show (B.length line)) <> "\r\n\r\n" <> line)
