@@ -207,10 +207,11 @@ bodyOf request = case Wai.requestBodyLength request of
 forwardedFields :: Wai.Request -> [Header]
 forwardedFields request = filter ((`notElem` dropped) . fst) (endToEnd (Wai.requestHeaders request)) <> new
   where
-    dropped = ["Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "Proxy", hExpect, hContentLength]
+    dropped = ["Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "Proxy", hHost, hExpect, hContentLength]
     new =
       [("X-Forwarded-For", address) | Just address <- [addressOf (Wai.remoteHost request)]]
-        <> [("X-Forwarded-Host", host) | Just host <- [Wai.requestHeaderHost request]]
+        -- HTTP/2 has the host in a field of its own.
+        <> concat [[(hHost, host), ("X-Forwarded-Host", host)] | Just host <- [Wai.requestHeaderHost request]]
         <> [("X-Forwarded-Proto", if Wai.isSecure request then "https" else "http"), (hVia, version <> " weft")]
     HttpVersion major minor = Wai.httpVersion request
     version = C.pack (if major == 1 then show major <> "." <> show minor else show major)
