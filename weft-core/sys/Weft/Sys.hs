@@ -393,8 +393,7 @@ traceUserEvent (Ptr p) = IO $ \s -> (# traceEvent# p s, () #)
 
 -- | Write a user event: a C string of at most 40 bytes, and a number behind it.
 --
--- Note: the bytes are written here because a string of Haskell's, converted for C, cost 1,900 instructions a
--- marker, ten times as much as the event itself (November 2026).
+-- The bytes are written here: a string of Haskell's, converted for C, costs ten times as much as the event itself.
 traceUserEventNumber :: Ptr Word8 -> Int -> IO ()
 traceUserEventNumber text n = allocaBytes 64 $ \out -> do
   let copy i = do

@@ -131,7 +131,7 @@ account :: World -> Report -> Either String World
 account world (tok, evs) = case [(i, m) | (i, m) <- IntMap.toList world, socket m == tokenFd tok] of
   [(i, m@Model {watch = Just w})]
     | generation m /= tokenGeneration tok -> Left ("stale token " <> show tok)
-    | isNothingReady evs -> Left "an empty report"
+    | isNoEvent evs -> Left "an empty report"
     | not ((was w `common` asked w) `includes` evs) -> Left ("never so: " <> show (tok, evs))
     | otherwise ->
       Right . flip (IntMap.insert i) world $

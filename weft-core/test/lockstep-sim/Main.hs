@@ -10,6 +10,7 @@ import Data.IORef
 import Kernel
 import Lockstep
 import LockstepModel (Rules (..))
+import SearchQueue (newSearchQueue)
 import Simulation
 import System.Environment (setEnv)
 import System.Posix.Types (Fd)
@@ -19,7 +20,6 @@ import qualified Weft.Backend.Poll as Poll
 import qualified Weft.Backend.Uring as Uring
 import Weft.Core.Backend
 import Weft.Core.Time
-import Weft.Core.Timer.Search (newSearchQueue)
 import Weft.FFI.RingEntries (preferRingEntries)
 import Weft.Test.Main (defaultMain)
 

@@ -98,7 +98,7 @@ server = Suite (http </> "test" </> "server-sim") [http </> "sim", hybrid </> "s
     testsOf = maybe (intercalate " || " (nub (map fst serverPlants))) (among serverPlants)
     serverModules =
       [(http </> "src", "Weft" </> "Http" </> m) | m <- ["Admission.hs", "Body.hs", "Engine.hs", "Linger.hs", "Table.hs", "Timeouts.hs", "Types.hs", "Writer.hs"]]
-        <> [(".." </> "weft" </> "src", "Weft" </> m) | m <- ["IdleTimer.hs", "Socket" </> "Serve.hs"]]
+        <> [("src", "Weft" </> "Runtime" </> "IdleTimer.hs"), (".." </> "weft" </> "src", "Weft" </> "Socket" </> "Serve.hs")]
 http2Core = Suite (http </> "test" </> "http2-core") [] [http </> "protocol", "core", "src", "src-linux", ".." </> "weft" </> "src"] 0 "Failed!" [(http </> "protocol", "Weft" </> "Http2" </> "Core" </> m) | m <- ["Receive.hs", "Send.hs", "Stream.hs"]] (const "/time on the way/")
 
 -- | The tests for a bug.
@@ -119,7 +119,7 @@ coreModules =
   where
     core =
       ["Backend.hs", "Boundary.hs", "Counters.hs", "Descriptor.hs", "EventLog.hs", "Events.hs", "Heartbeat.hs", "Manager.hs", "Manager" </> "Lifecycle.hs", "Manager" </> "Timers.hs", "Manager" </> "Turn.hs", "Readiness.hs", "Registry.hs", "Registry" </> "Table.hs"]
-        <> ["Time.hs", "Timer.hs", "Timers.hs", "UseCount.hs", "Wake.hs", "Yield.hs", "Timer" </> "Search.hs"]
+        <> ["Time.hs", "Timer.hs", "Timers.hs", "UseCount.hs", "Wake.hs", "Yield.hs"]
 
 -- | A planted bug: a statement of what is wrong, the module, and a piece of its text with the replacement.
 data Mutant = Mutant
@@ -214,7 +214,7 @@ mutants =
     Mutant "notifying a sleeping owner sends no signal" "Core/Wake.hs" "(> asNotified) <$> swapWord w 0 asNotified" "False <$ swapWord w 0 asNotified",
     Mutant "notifying a running owner sends a signal" "Core/Wake.hs" "(> asNotified) <$> swapWord w 0 asNotified" "True <$ swapWord w 0 asNotified",
     Mutant "a notification is a read and a write, not one swap" "Core/Wake.hs" "(> asNotified) <$> swapWord w 0 asNotified" "(readWord w 0 >>= \\s -> (s > asNotified) <$ writeWord w 0 asNotified)",
-    Mutant "the state stays asleep after the owner wakes up" "Core/Wake.hs" "awaken (Wake w) = writeWord w 0 asAwake" "awaken (Wake _) = pure ()",
+    Mutant "the state stays asleep after the owner wakes up" "Core/Wake.hs" "retract (Wake w) = writeWord w 0 asAwake" "retract (Wake _) = pure ()",
     Mutant "a timer that is due earlier does not wake the owner" "Core/Wake.hs" "s <= asNotified || s <= asAsleep due = pure False" "s <= asNotified || s > asAsleep due = pure False",
     Mutant "two timers that are set at once both send a signal" "Core/Wake.hs" "if found == s then pure True else go found" "pure True",
     Mutant "the last user of a closed descriptor does not release it" "Core/UseCount.hs" "if old .&. flagShut /= 0 then claim l else pure False" "pure (old .&. flagShut < 0)",
@@ -342,8 +342,8 @@ serverPlants =
     ("/epoll/ && /an answer is under way/", Mutant "a connection is closed at once after its last answer" "Http/Engine.hs" "  | otherwise = linger client\n" "  | otherwise = farewell\n"),
     ("/epoll/ && /an application that throws/", Mutant "an answer without a length that an exception breaks off ends like a complete one" "Http/Engine.hs" "          then breakOff state >> report late e\n" "          then report late e\n"),
     ("/epoll/ && (/an application that is killed/ || /a server that is stopped/)", Mutant "an answer without a length that is killed ends like a complete one" "Http/Engine.hs" "= responseState client >>= breakOff >> throwIO e\n" "= throwIO e\n"),
-    ("/idle timers/ && /is reset/", Mutant "an idle timer expires although it was reset" "IdleTimer.hs" "        Due | Instant (fromIntegral at) <= t -> do\n" "        Due -> do\n"),
-    ("/idle timers/ && /is reset/", Mutant "an idle timer that is stopped as it expires still expires" "IdleTimer.hs" "        found <- casWord ws wordState stateRunning stateExpired\n" "        found <- readWord ws wordState\n        pokeWord ws wordState stateExpired\n")
+    ("/idle timers/ && /is reset/", Mutant "an idle timer expires although it was reset" "Runtime/IdleTimer.hs" "        Due | Instant (fromIntegral at) <= t -> do\n" "        Due -> do\n"),
+    ("/idle timers/ && /is reset/", Mutant "an idle timer that is stopped as it expires still expires" "Runtime/IdleTimer.hs" "        found <- casWord ws wordState stateRunning stateExpired\n" "        found <- readWord ws wordState\n        pokeWord ws wordState stateExpired\n")
   ]
 
 serverMutants :: [Mutant]

@@ -7,6 +7,7 @@ import Control.Monad
 import Data.IORef
 import Data.Int (Int64)
 import qualified Data.Map.Strict as Map
+import SearchQueue (newSearchQueue)
 import System.Environment (lookupEnv)
 import qualified Test.QuickCheck as Q
 import Test.Tasty hiding (after, defaultMain)
@@ -14,7 +15,6 @@ import Test.Tasty.HUnit
 import Test.Tasty.QuickCheck
 import Weft.Core.Time
 import Weft.Core.Timer
-import Weft.Core.Timer.Search (newSearchQueue)
 import Weft.Core.Timer.Wheel (newWheel, tickLength)
 import Weft.Test.Main (defaultMain)
 import Prelude hiding (until)

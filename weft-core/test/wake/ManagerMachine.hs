@@ -29,6 +29,7 @@ import Data.IORef
 import Data.List ((\\))
 import Foreign.C.Types (CUInt)
 import Kernel
+import SearchQueue (newSearchQueue)
 import Simulation (Scenario (..))
 import System.Posix.Types (Fd)
 import qualified Weft.Backend.Epoll as Epoll
@@ -40,7 +41,6 @@ import Weft.Core.Manager
 import Weft.Core.Registry
 import Weft.Core.Time (Instant)
 import Weft.Core.Timer (fireTimer)
-import Weft.Core.Timer.Search (newSearchQueue)
 import Weft.FFI.RingEntries (preferRingEntries)
 import Weft.Sys
 

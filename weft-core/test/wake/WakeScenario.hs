@@ -28,7 +28,7 @@ data Protocol = Protocol
   }
 
 production :: Protocol
-production = Protocol announce awaken notify notifyBefore True True
+production = Protocol announce retract notify notifyBefore True True
 
 -- | How a waker publishes: whatever it is, at once; or work that is due then.
 -- Or nothing that the sleeper sees when it looks again: it has to take a turn.

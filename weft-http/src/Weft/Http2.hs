@@ -59,7 +59,7 @@ import Weft.Http2.Hpack.Decoder (Decoded (..), Decoder, decodeBlock, describe, n
 import Weft.Http2.Receiver
 import Weft.Http2.Resets
 import Weft.Http2.Settings
-import Weft.IdleTimer (stop)
+import Weft.Runtime.IdleTimer (stop)
 import Weft.Sys (now)
 import Weft.Timer (schedule)
 import Weft.Transport

@@ -15,7 +15,7 @@ import qualified Weft.Backend.Choice as Choice
 import qualified Weft.Backend.Epoll as Epoll
 import Weft.Core.Time (Duration (..))
 import Weft.Duration (seconds)
-import Weft.IdleTimer
+import Weft.Runtime.IdleTimer
 import Weft.Runtime.Managers (stopManagers)
 import qualified Weft.Thread as W
 

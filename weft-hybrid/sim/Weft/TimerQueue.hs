@@ -5,8 +5,8 @@ module Weft.TimerQueue
   )
 where
 
+import SearchQueue (newSearchQueue)
 import Weft.Core.Timer (Queue)
-import Weft.Core.Timer.Search (newSearchQueue)
 
 newQueue :: IO Queue
 newQueue = newSearchQueue

@@ -258,4 +258,4 @@ statEntry = Status.statEntry ghcThreads
 -- | Run an action with the file's descriptor, which stays open during the action; for example
 -- 'Weft.Socket.sendFileRange'.
 withFileFd :: File -> (Fd -> IO a) -> IO a
-withFileFd = inside "Weft.File.withFileFd"
+withFileFd = withDescriptor "Weft.File.withFileFd"

@@ -172,15 +172,15 @@ dialAddresses options deadline addresses = case addresses of
   -- One address needs no thread beside this one.
   [address] -> do
     t <- now
-    r <- if t >= deadline then pure (Left NotTried) else first classified <$> attempt options deadline address
+    r <- if t >= deadline then pure (Left NotTried) else first classified <$> connectOnce options deadline address
     pure (either (\why -> Left [(address, why)]) (\s -> Right (s, address)) r)
   _ -> raceAddresses options deadline addresses
   where
     classified e = if isTimeout e then TooSlow else Refused e
 
 -- | A connected socket. If it throws, the socket is closed.
-attempt :: DialOptions -> Instant -> SockAddr -> IO (Either IOError Socket)
-attempt options deadline address = mask $ \restore -> try $ do
+connectOnce :: DialOptions -> Instant -> SockAddr -> IO (Either IOError Socket)
+connectOnce options deadline address = mask $ \restore -> try $ do
   s <- socket (addressFamily address) Stream 0
   (`onException` close s) . restore $ do
     when (addressFamily address /= AF_UNIX) (setSocketOption s NoDelay 1)
@@ -237,7 +237,7 @@ racing options deadline addresses outcomes scope = do
         Lose failures -> pure (Just (Left failures))
       -- Masked from the connection to the list.
       try' i address = mask_ $ do
-        r <- attempt options noDeadline address
+        r <- connectOnce options noDeadline address
         atomicModifyIORef' outcomes (\before -> (Outcome i r : before, ()))
         void (tryPutMVar woken ())
       advance seen events (state, commands) = do

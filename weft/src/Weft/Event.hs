@@ -277,7 +277,8 @@ updateTimeout _ key@(TimeoutKey _ _ entry) d = mask_ $ do
     Set old -> cancelTimer old >>= \won -> when won (setEntry key due)
     _ -> pure ()
 
--- | Cancel a timer. No effect if it has fired.
+-- | Cancel a timer. No effect if it has fired. The manager is that of the timer, whichever is given: the argument is that
+-- of the paper's interface, and of @GHC.Event@.
 unregisterTimeout :: EventManager -> TimeoutKey -> IO ()
 unregisterTimeout _ (TimeoutKey _ _ entry) = do
   found <- atomicModifyIORef' entry (\found -> (Gone, found))

@@ -1,3 +1,5 @@
+{-# LANGUAGE PatternSynonyms #-}
+
 -- |
 -- An open descriptor that is read and written by operations that try a system call, wait after @EAGAIN@, and try
 -- again. Sockets are built on it. It adds to "Weft.Core.Readiness" the manager that reports the descriptor's events,
@@ -34,6 +36,7 @@ module Weft.Core.Descriptor
 where
 
 import Control.Monad (unless, void, when)
+import Data.Coerce (coerce)
 import Foreign.C.Error (Errno (..), eAGAIN)
 import Foreign.C.Types (CInt)
 import System.Posix.Types (Fd)
@@ -114,6 +117,11 @@ data Outcome a
     DeadlinePassed
   deriving (Eq, Show)
 
+-- | What an attempt returns that got @EAGAIN@. It is the outcome of the operation if no attempt follows. (A type of its
+-- own would take an allocation more in each operation.)
+pattern NotDoneYet :: Outcome a
+pattern NotDoneYet = DeadlinePassed
+
 -- | Try an operation, and wait and try again until it is done. The operation runs masked; it must neither block nor
 -- throw. It is tried once more after the deadline has passed, so that data that arrived in time is never lost. Any
 -- number of threads may perform operations; those of one direction that wait are served in turn. An exception can
@@ -133,18 +141,19 @@ performThen d dir deadline op next = mask_ (again >>= next)
       case free of
         Just _ -> try
         Nothing -> do
-          stamp <- waitToken d dir deadline
+          woken <- waitToken d dir deadline
           -- See Note [Woken and interrupted].
           allowInterrupt `onException` tryPutMVar (token rd dir) unstamped
-          if stamp == unstamped
-            then try
-            else if stamp == tooLate then lastTry else noteWoken d stamp >> try
+          case woken of
+            TooLate -> insideFor attemptOnce
+            Wakening stamp
+              | stamp == unstamped -> try
+              | otherwise -> noteWoken d stamp >> try
     try = do
       outcome <- insideFor attemptOnce
       case outcome of
-        DeadlinePassed -> again
+        NotDoneYet -> again
         _ -> pure outcome
-    -- DeadlinePassed stands for "not yet" here.
     attemptOnce = do
       r <- op
       case r of
@@ -159,8 +168,7 @@ performThen d dir deadline op next = mask_ (again >>= next)
         NotYet -> do
           others <- anyExpired rd dir
           when others passOn
-          pure DeadlinePassed
-    lastTry = insideFor attemptOnce
+          pure NotDoneYet
     insideFor = case dir of
       Reading -> inside acquire d DescriptorClosed
       Writing -> inside acquireToSend d DescriptorClosed
@@ -214,14 +222,20 @@ giveBack :: Descriptor -> (IO () -> IO ()) -> IO ()
 giveBack d run = descriptorRelease d >>= run
 {-# NOINLINE giveBack #-}
 
--- | Wait for the token and take it. Returns the stamp of the event that put it; 'tooLate' if the deadline has passed,
--- and the token is left to others. Without a deadline the last call is a tail call: a thread that waits keeps no
--- frame of this function.
-waitToken :: Descriptor -> Direction -> Instant -> IO Stamp
+-- | How a wait for a token has ended, in one word: 'TooLate', or the token was taken, with the stamp of its event.
+newtype Wakening = Wakening Stamp
+
+-- | The deadline has passed. No event has this stamp.
+pattern TooLate :: Wakening
+pattern TooLate = Wakening (-1)
+
+-- | Wait for the token and take it. If the deadline has passed, the token is left to others. Without a deadline the last
+-- call is a tail call: a thread that waits keeps no frame of this function.
+waitToken :: Descriptor -> Direction -> Instant -> IO Wakening
 waitToken d dir deadline = do
   serving <- servingManager d
   case serving of
-    Nothing -> pure unstamped -- closed: the next attempt reports it
+    Nothing -> pure (Wakening unstamped) -- closed: the next attempt reports it
     Just m -> do
       countShared (managerCounters m) Waits
       mark (managerEventLog m) Waited
@@ -230,29 +244,31 @@ waitToken d dir deadline = do
         Just resume -> do
           resume (readinessFd rd) (eventOf dir)
           wakeManager m
-      if deadline == never then takeMVar (token rd dir) else waitBefore m
+      if deadline == never then coerce (takeMVar (token rd dir)) else waitBefore m
   where
     rd = descriptorReadiness d
     eventOf Reading = evtRead <> evtPeerClosed
     eventOf Writing = evtWrite
     passOn = void (tryPutMVar (token rd dir) unstamped)
-    -- If the manager is stopped meanwhile, every token is put ('wakeReadiness'). The word is 0 while both may still
-    -- happen, 1 if the timer came first, 2 if the token did. It is moved from 0 once, by compare-and-swap.
+    -- If the manager is stopped meanwhile, every token is put ('wakeReadiness'). The word says which came first, the
+    -- timer or the token. It is moved from 'undecided' once, by compare-and-swap.
     waitBefore m = do
-      cell <- newAtomicWords 1
+      first <- newAtomicWords 1
       timer <- addTimer m deadline $ do
-        found <- casWord cell 0 0 1
-        when (found == 0) (noteExpired rd dir)
-      let settle = do
-            found <- casWord cell 0 0 2
-            if found == 0 then True <$ cancelTimer timer else False <$ expiredDone rd dir
-      stamp <- takeMVar (token rd dir) `onException` (settle >>= \won -> unless won passOn)
-      inTime <- settle
-      if inTime then pure stamp else tooLate <$ passOn
+        found <- casWord first 0 undecided timerFirst
+        when (found == undecided) (noteExpired rd dir)
+      let beforeTimer = do
+            found <- casWord first 0 undecided tokenFirst
+            if found == undecided then True <$ cancelTimer timer else False <$ expiredDone rd dir
+      stamp <- takeMVar (token rd dir) `onException` (beforeTimer >>= \won -> unless won passOn)
+      won <- beforeTimer
+      if won then pure (Wakening stamp) else TooLate <$ passOn
 
--- | Stands for a deadline that has passed. It is not the stamp of any event.
-tooLate :: Stamp
-tooLate = -1
+-- | The word of a wait with a deadline. New words are zero.
+undecided, timerFirst, tokenFirst :: Int
+undecided = 0
+timerFirst = 1
+tokenFirst = 2
 
 -- | Measure the latency of a thread that was woken by an event with a stamp.
 noteWoken :: Descriptor -> Stamp -> IO ()

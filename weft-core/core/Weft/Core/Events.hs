@@ -15,7 +15,7 @@ module Weft.Core.Events
     overlaps,
     common,
     without,
-    isNothingReady,
+    isNoEvent,
 
     -- * How long a registration lives
     Lifetime (..),
@@ -128,9 +128,9 @@ without (Events a) (Events b) = Events (a .&. complement b)
 {-# INLINE without #-}
 
 -- | Whether the set is empty.
-isNothingReady :: Events -> Bool
-isNothingReady (Events a) = a == 0
-{-# INLINE isNothingReady #-}
+isNoEvent :: Events -> Bool
+isNoEvent (Events a) = a == 0
+{-# INLINE isNoEvent #-}
 
 -- | How long a registration of a callback lasts.
 data Lifetime

@@ -1,6 +1,6 @@
 -- |
--- The activity of a manager's runner, in words that the watchdog (@cbits\/watchdog.c@) reads on its own OS thread.
--- Without a watchdog, a turn and each callback read and test one word.
+-- The activity of a manager's runner, in words that the watchdog (@cbits\/watchdog\/watchdog.c@) reads on its own OS
+-- thread. Without a watchdog, a turn and each callback read and test one word.
 --
 -- The runner writes its state to a word and then increments a second one, the beat. If both do not change for longer
 -- than the watchdog's bound, the capability is occupied. A runner that sleeps wakes up five times within the bound,

@@ -81,14 +81,14 @@ useCount rd = soleOwner 2 (readinessWords rd)
 {-# INLINE useCount #-}
 
 -- | Set flags.
-mark :: Readiness -> Int -> IO ()
-mark rd flags = useCount rd >>= \l -> void (setFlags l flags)
-{-# INLINE mark #-}
+raiseFlags :: Readiness -> Int -> IO ()
+raiseFlags rd flags = useCount rd >>= \l -> void (setFlags l flags)
+{-# INLINE raiseFlags #-}
 
 -- | Whether one of these flags is set.
-marked :: Readiness -> Int -> IO Bool
-marked rd flags = useCount rd >>= \l -> hasFlags l flags
-{-# INLINE marked #-}
+hasAnyFlag :: Readiness -> Int -> IO Bool
+hasAnyFlag rd flags = useCount rd >>= \l -> hasFlags l flags
+{-# INLINE hasAnyFlag #-}
 
 -- | The state of an open descriptor, of a generation. Both tokens are there, as nothing has been
 -- tried yet.
@@ -114,7 +114,7 @@ deliverStamped = deliverWith
 
 deliverWith :: Stamp -> Readiness -> Events -> IO ()
 deliverWith !stamp rd evs = do
-  when (evs `overlaps` (evtPeerClosed <> evtHangup <> evtUrgent)) (mark rd (flagsOf evs))
+  when (evs `overlaps` (evtPeerClosed <> evtHangup <> evtUrgent)) (raiseFlags rd (flagsOf evs))
   when (evs `overlaps` evtRead) (void (tryPutMVar (readinessReadToken rd) stamp))
   when (evs `overlaps` evtWrite) (void (tryPutMVar (readinessWriteToken rd) stamp))
 {-# INLINE deliverWith #-}
@@ -165,31 +165,31 @@ isShut rd = not <$> (useCount rd >>= UseCount.isOpen)
 -- | Make all further sends fail, because a part of a message was sent and its rest never will be. Threads that
 -- wait to send are woken.
 markSendForbidden :: Readiness -> IO ()
-markSendForbidden rd = mark rd flagSendForbidden >> void (tryPutMVar (readinessWriteToken rd) unstamped)
+markSendForbidden rd = raiseFlags rd flagSendForbidden >> void (tryPutMVar (readinessWriteToken rd) unstamped)
 
 -- | Whether 'markSendForbidden' was called.
 isSendForbidden :: Readiness -> IO Bool
-isSendForbidden rd = marked rd flagSendForbidden
+isSendForbidden rd = hasAnyFlag rd flagSendForbidden
 
 -- | Whether callbacks in the registry share this descriptor's kernel registration.
 isShared :: Readiness -> IO Bool
-isShared rd = marked rd flagShared
+isShared rd = hasAnyFlag rd flagShared
 {-# INLINE isShared #-}
 
 -- | Note that callbacks in the registry share this descriptor's kernel registration.
 setShared :: Readiness -> IO ()
-setShared rd = mark rd flagShared
+setShared rd = raiseFlags rd flagShared
 
 -- | Whether a read that returned less than was asked for may have left something behind
 -- that will not be reported again. It is so after the end of the stream or an
 -- error was reported, and near urgent data, at which a read stops.
 mayHideMore :: Readiness -> IO Bool
-mayHideMore rd = marked rd (flagPeerClosed .|. flagHangup .|. flagUrgent)
+mayHideMore rd = hasAnyFlag rd (flagPeerClosed .|. flagHangup .|. flagUrgent)
 {-# INLINE mayHideMore #-}
 
 -- | Whether the kernel has reported that the connection is gone in both directions.
 sawHangup :: Readiness -> IO Bool
-sawHangup rd = marked rd flagHangup
+sawHangup rd = hasAnyFlag rd flagHangup
 
 -- | Called by a timer when the deadline of a waiter of that direction has passed. The token may reach another waiter
 -- first, so each waiter passes it on while 'anyExpired' holds.

@@ -86,7 +86,7 @@ register r m fd evs lifetime callback = do
     Just (Closing over) -> pure (table, Left over)
     Just Reserved -> notOpen "register"
     Just (Registered e) -> do
-      alive <- opsAlive (host r) (entryManager e)
+      alive <- opsAlive (managerOps r) (entryManager e)
       place table reg (if alive then entryManager e else m) (Just e)
     Nothing -> place table reg m Nothing
   either (\over -> readMVar over >> register r m fd evs lifetime callback) pure outcome
@@ -95,7 +95,7 @@ register r m fd evs lifetime callback = do
     -- to stop, the other one takes its registrations over; a manager that stops finds only those in the table.
     place table reg serving old = do
       let regs = reg : maybe [] entryRegistrations old
-      alive <- opsAlive (host r) serving
+      alive <- opsAlive (managerOps r) serving
       if not alive
         then pure (table, Right ManagerGone)
         else do
@@ -104,8 +104,8 @@ register r m fd evs lifetime callback = do
             AlwaysReady -> pure (table, Right Ready)
             Armed -> do
               case old of
-                Just e | opsSame (host r) (entryManager e) serving -> pure ()
-                _ -> mapM_ (\e -> known r (entryManager e) (-1)) old >> known r serving 1
+                Just e | opsSame (managerOps r) (entryManager e) serving -> pure ()
+                _ -> mapM_ (\e -> countDescriptors r (entryManager e) (-1)) old >> countDescriptors r serving 1
               pure (inserted fd (Entry gen serving regs (maybe [] entryDue old)) table, Right (Placed (registrationKey reg)))
 
 -- | Arm a descriptor in the kernel for its registrations. Under the
@@ -115,7 +115,7 @@ armEntry :: Registry m -> m -> Fd -> [Registration] -> IO (Int, Armed)
 armEntry r m fd regs = do
   gen <- nextNumber r
   slot <- lookupSlot r fd
-  let h = host r
+  let h = managerOps r
       backend = opsBackend h m
   armed <- case slot of
     Attached rd m' | opsSame h m m' -> do
@@ -156,7 +156,7 @@ settle ::
   IO (IntMap.IntMap (Known m), [Registration])
 settle r table fd e kept rearm
   | null kept = do
-    alive <- opsAlive (host r) (entryManager e)
+    alive <- opsAlive (managerOps r) (entryManager e)
     shared <- sharesReadiness r fd (entryManager e)
     when (alive && not shared) (void (forget r (entryManager e) fd))
     keeping (store r fd e {entryRegistrations = []} table)
@@ -185,7 +185,7 @@ sharesReadiness :: Registry m -> Fd -> m -> IO Bool
 sharesReadiness r fd m = do
   slot <- lookupSlot r fd
   pure $ case slot of
-    Attached _ m' -> opsSame (host r) m m'
+    Attached _ m' -> opsSame (managerOps r) m m'
     Vacant -> False
 
 -- | Handle an event of a descriptor with registrations: run the callbacks that asked for it. On the manager's thread.
@@ -278,24 +278,24 @@ attach r m rd = uninterruptibleMask_ $ do
       slot <- lookupSlot r fd
       current <- case slot of
         Attached rd' m' | readinessGeneration rd' == readinessGeneration rd -> do
-          alive <- opsAlive (host r) m'
+          alive <- opsAlive (managerOps r) m'
           pure (if alive then Just m' else Nothing)
         _ -> pure Nothing
-      alive <- opsAlive (host r) m
+      alive <- opsAlive (managerOps r) m
       case current of
         Just serving -> pure (Serving serving)
         Nothing | not alive -> pure ManagerStopped
         Nothing -> do
-          let backend = opsBackend (host r) m
+          let backend = opsBackend (managerOps r) m
           when registered (setShared rd)
           case slot of
             Vacant -> pure ()
-            Attached _ gone -> known r gone (-1)
+            Attached _ gone -> countDescriptors r gone (-1)
           setSlot r fd (Attached rd m)
           void (backendArm backend fd (readinessToken fd (readinessGeneration rd)) Edge readinessEvents)
             `onException` setSlot r fd Vacant
-          when (backendDeferred backend) (opsWake (host r) m)
-          Serving m <$ known r m 1
+          when (backendDeferred backend) (opsWake (managerOps r) m)
+          Serving m <$ countDescriptors r m 1
 
 -- | Handle an event of a tracked descriptor, with its stamp. On a manager's thread, without a lock.
 deliverTo :: Registry m -> Stamp -> Token -> Events -> IO ()
@@ -360,19 +360,19 @@ closeRegistered r fd close = mask_ $ do
 vacate :: Registry m -> Fd -> Maybe (Known m) -> IO ([Registration], IO ())
 vacate r fd entry = do
   let registered = [e | Just (Registered e) <- [entry]]
-  ofCallbacks <- forM registered $ \e -> known r (entryManager e) (-1) >> retired (entryManager e)
+  ofCallbacks <- forM registered $ \e -> countDescriptors r (entryManager e) (-1) >> retired (entryManager e)
   slot <- lookupSlot r fd
   ofTracked <- case slot of
     Attached rd m -> do
       markClosedElsewhere rd
       setSlot r fd Vacant
-      known r m (-1)
-      if any (opsSame (host r) m . entryManager) registered then nothing else retired m
+      countDescriptors r m (-1)
+      if any (opsSame (managerOps r) m . entryManager) registered then nothing else retired m
     Vacant -> nothing
   pure (concatMap everyRegistration registered, sequence_ ofCallbacks >> ofTracked)
   where
     nothing = pure (pure ())
-    retired m = opsAlive (host r) m >>= \alive -> if alive then forget r m fd else nothing
+    retired m = opsAlive (managerOps r) m >>= \alive -> if alive then forget r m fd else nothing
 
 -- | Make a manager's own descriptors, and mark their numbers. The program may have closed a descriptor of such a number
 -- just before, and a thread may still wait for the number, or begin to. All of these get @EBADF@, or 'evtClose', as if
@@ -415,7 +415,7 @@ notOpen loc = ioError (errnoToIOError loc eBADF Nothing Nothing)
 
 -- | Let a running manager's back end forget a descriptor; returns what 'backendForget' does.
 forget :: Registry m -> m -> Fd -> IO (IO ())
-forget r = backendForget . opsBackend (host r)
+forget r = backendForget . opsBackend (managerOps r)
 
 -- | Remove the registrations of a manager that stops, and return them, so that their
 -- callbacks can be run.
@@ -424,8 +424,8 @@ takeRegistrations r m = fmap concat . forM [0 .. stripeCount - 1] $ \i -> do
   lock <- readBoxedArray (stripes r) i
   modifyMVar lock $ \table -> do
     let (gone, kept) = IntMap.partition ofManager table
-    known r m (negate (IntMap.size gone))
+    countDescriptors r m (negate (IntMap.size gone))
     pure (kept, concat [everyRegistration e | Registered e <- IntMap.elems gone])
   where
-    ofManager (Registered e) = opsSame (host r) m (entryManager e)
+    ofManager (Registered e) = opsSame (managerOps r) m (entryManager e)
     ofManager _ = False

@@ -181,7 +181,8 @@ data Shut
     YoursToClose
   deriving (Eq, Show)
 
--- | Forbid further use. The caller then has to wake the threads that wait.
+-- | Forbid further use. The caller then has to wake the threads that wait. What it reads for that, plainly, is not read
+-- before others see the change: after the compare-and-swap, 'claim' reads the word atomically.
 shut :: UseCount -> IO Shut
 shut l = do
   before <- update l (\w -> if ours l w && w .&. flagShut == 0 then Just (w .|. flagShut) else Nothing)

@@ -13,7 +13,7 @@
 --
 --   owner:  Awake -> Asleep t     'announce', then it checks its inboxes once more
 --           Notified -> Awake     'announce' refused: take another turn
---           any -> Awake          'awaken', after blocking or instead of it
+--           any -> Awake          'retract', after blocking or instead of it
 --   waker:  Awake -> Notified     'notify'
 --           Asleep t -> Notified  'notify', or 'notifyBefore' something due before t;
 --                                 the waker that makes this move sends the signal
@@ -30,7 +30,7 @@ module Weft.Core.Wake
 
     -- * The owner
     announce,
-    awaken,
+    retract,
 
     -- * Wakers
     notify,
@@ -57,7 +57,7 @@ asAsleep (Instant t) = max 2 (fromIntegral t)
 
 -- | The owner is about to block until that instant at the latest (@never@ means
 -- without a limit). 'False': it must take another turn instead. 'True':
--- it checks its inboxes, blocks if they are empty, and then calls 'awaken'.
+-- it checks its inboxes, blocks if they are empty, and then calls 'retract'.
 announce :: Wake -> Instant -> IO Bool
 announce (Wake w) t = do
   found <- casWord w 0 asAwake (asAsleep t)
@@ -66,8 +66,8 @@ announce (Wake w) t = do
     else False <$ writeWord w 0 asAwake
 
 -- | The owner runs again.
-awaken :: Wake -> IO ()
-awaken (Wake w) = writeWord w 0 asAwake
+retract :: Wake -> IO ()
+retract (Wake w) = writeWord w 0 asAwake
 
 -- | Make the owner take a turn. If 'True', the caller has to send the signal.
 notify :: Wake -> IO Bool

@@ -179,7 +179,7 @@ collect q report r
   | r == 0 = pure 0
   | otherwise = mask_ $ do
     delivered <- IntMap.fromListWith (flip (<>)) . concat <$> traverse read1 [0 .. fromIntegral r - 1]
-    reports <- modifyMVar (kqueueEntries q) (settle q (IntMap.toAscList delivered))
+    reports <- modifyMVar (kqueueEntries q) (reportsOf q (IntMap.toAscList delivered))
     mapM_ (uncurry report) reports
     pure (length reports)
   where
@@ -195,25 +195,25 @@ collect q report r
 
 -- | Turn the kernel's events into reports, and change the registrations.
 -- An event with a token that is not the descriptor's latest is stale.
-settle ::
+reportsOf ::
   Kqueue ->
   [(Int, [(Token, FilterEvent)])] ->
   IntMap.IntMap Entry ->
   IO (IntMap.IntMap Entry, [(Token, Events)])
-settle _ [] entries = pure (entries, [])
-settle q ((fd, delivered) : rest) entries = case IntMap.lookup fd entries of
+reportsOf _ [] entries = pure (entries, [])
+reportsOf q ((fd, delivered) : rest) entries = case IntMap.lookup fd entries of
   Just e | current@(_ : _) <- [t | (tok, t@(FilterEvent f _ _)) <- delivered, tok == entryToken e, f `elem` entryFilters e] -> do
     gone <- if or [end || failed | FilterEvent _ end failed <- current] then isGone (fromIntegral fd) else pure False
     let asked = entryAsked e
         evs = (if gone then endsAll asked else id) (foldMap (meaning asked) current)
-    if isNothingReady evs
-      then settle q rest entries
+    if isNoEvent evs
+      then reportsOf q rest entries
       else do
         void (change q (fromIntegral fd) (entryToken e) (afterwards (entryTrigger e) asked (entryFilters e) current))
         let e' = if entryTrigger e == Once then e {entryFilters = []} else e
-        (entries', reports) <- settle q rest (IntMap.insert fd e' entries)
+        (entries', reports) <- reportsOf q rest (IntMap.insert fd e' entries)
         pure (entries', (entryToken e, evs) : reports)
-  _ -> settle q rest entries
+  _ -> reportsOf q rest entries
 
 -- | Whether a descriptor whose stream has ended cannot be written to either. The read filter does not report that.
 isGone :: CInt -> IO Bool

@@ -66,10 +66,8 @@ new = do
 
 -- Note [Small batches]. The dispatcher lets the threads that it woke run after each poll. What they allocate is live
 -- until they have run. A thread that yields in the middle of its work (Warp's do, after each response) runs again
--- only after all others of its batch, and all data of its request is live until then. With room for 64 events,
--- doubled whenever a poll filled it, 400 connections had hundreds of such threads, and the collector copied 3.0 KB a
--- request; with 32 it is 0.4 KB, with 16 0.3 KB, and a request costs 18.5 us instead of 20.6 (November 2026). One
--- more system call for every 32 events is some 5 ns for each event.
+-- only after all others of its batch, and all data of its request is live until then. With large batches the collector
+-- copies it. Figures: @doc\/rationale\/web.md@.
 
 -- | The most events of one poll; those left over come with the next.
 batch :: Int

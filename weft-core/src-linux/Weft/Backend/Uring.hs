@@ -21,10 +21,9 @@
 --   milliseconds later (20 were seen, with more threads computing than there
 --   were cores). After 0.2 ms 'backendForget' gives up, and the action that it returns goes on.
 --
--- Note (Linux 6.18, two cores): rings are cooperative, that is, an event does not interrupt the thread that it is
--- for, but waits until that thread enters the kernel. With data from another core this took 4.3 us of CPU an event,
--- against 6.5 with interrupts and 3.8 with epoll (medians of nine). The price is that a submitter which computes in a
--- safe call delays its events to the next clock tick: 3.5 ms against 0.06.
+-- Rings are cooperative: an event does not interrupt the thread that it is for, but waits until that thread enters the
+-- kernel. So a submitter that computes in a safe call delays its events to the next clock tick. Figures:
+-- @doc\/rationale\/waiting.md@.
 --
 -- Throws 'IOError's only. Any thread may arm and forget, one at a time polls.
 module Weft.Backend.Uring
@@ -459,7 +458,7 @@ absorb ring m i = do
       emit (entryToken e) evs
   where
     emit tok@(Token t) evs@(Events bitset)
-      | isNothingReady evs = pure m
+      | isNoEvent evs = pure m
       | tok == wakeToken = do
         -- An eventfd need not be read: a further write is reported in any case.
         when (wakeupIsPipe (ringWakeup ring)) (drainWakeup (ringWakeup ring))

@@ -141,7 +141,7 @@ decide e more result
   | result == resultCancelled = (mempty, Now (usual trigger))
   | result == resultBadFd || evs `includes` evtClose = (evtClose, Drop Vacant)
   | result < 0 = (evtHangup <> evtRead <> evtWrite, if trigger == Level then Next Single else Drop Resting)
-  | isNothingReady evs = (mempty, unasked)
+  | isNoEvent evs = (mempty, unasked)
   | otherwise = (evs, reported)
   where
     trigger = entryTrigger e

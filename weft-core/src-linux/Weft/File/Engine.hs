@@ -169,14 +169,14 @@ data RequestPolicy = RequestPolicy
     policyBlock :: !Bool,
     -- | 'Just' if an interrupted caller has to wait for the end, because the memory is the
     -- caller's, or because the result is used nevertheless: the function gets it.
-    policyStay :: !(Maybe (CInt -> IO ())),
+    policyOnInterrupt :: !(Maybe (CInt -> IO ())),
     -- | Called with an action that ends the request early, when it waits; returns the action that revokes that.
-    policyWatch :: !(IO () -> IO (IO ())),
+    policyOnWait :: !(IO () -> IO (IO ())),
     -- | Run when the request's memory is no longer used.
-    policyKeep :: !(IO ()),
+    policyOnDone :: !(IO ()),
     -- | Run before the descriptor is used; the action that it returns, after that. Throws if the file is
     -- closed.
-    policyHold :: !(IO (IO ())),
+    policyAcquire :: !(IO (IO ())),
     -- | Run with a result for which no thread waits any more.
     policyDispose :: !(CInt -> IO ())
   }
@@ -191,7 +191,7 @@ runRequest policy op = do
   result <- r `orElse` slow
   if result == errInterrupted
     then allowInterrupt >> runRequest policy op
-    else result <$ policyKeep policy
+    else result <$ policyOnDone policy
   where
     slow = do
       e <- theEngine
@@ -218,30 +218,25 @@ awaitWith policy beginning = do
   -- 0: undecided; 1: the result has been put into the box; 2: the caller no longer waits
   -- for it.
   fate <- newAtomicWords 1
-  release <- policyHold policy
+  release <- policyAcquire policy
   cancelIt <- (`onException` release) . beginning $ \r -> do
-    policyKeep policy
+    policyOnDone policy
     release
     found <- casWord fate 0 0 1
     if found == 0 then putMVar box r else when (r >= 0) (policyDispose policy r)
   let given = do
-        unwatch <- policyWatch policy cancelIt
+        unwatch <- policyOnWait policy cancelIt
         (takeMVar box `onException` unwatch) <* unwatch
   given `catch` \x -> do
     cancelIt
-    found <- if isJust (policyStay policy) then pure 1 else casWord fate 0 0 2
+    found <- if isJust (policyOnInterrupt policy) then pure 1 else casWord fate 0 0 2
     when (found == 1) $ do
       r <- uninterruptibleMask_ (takeMVar box)
-      when (r >= 0) (fromMaybe (policyDispose policy) (policyStay policy) r)
+      when (r >= 0) (fromMaybe (policyDispose policy) (policyOnInterrupt policy) r)
     throwIO (x :: SomeException)
 
--- | Note (Linux 6.18, two cores, random reads of 4 KiB, thousands a second): with
--- one under way a blocking call and a ring do 17, with four 50 and 25, with six 60
--- and 40. With eight and more GHC's run-time system, which keeps six spare OS
--- threads, begins to end and make them all the time: 30 from sixteen on, where the
--- ring does 70, 150 with 64, 230 with 1,024. Blocking calls beside a busy ring
--- halve its rate, so it is all or nothing. Three and not six, because each takes an
--- OS thread, and GHC keeps those: 13 with a thousand reads in flight, 17 with four.
+-- | With fewer operations than that under way, one more is a blocking call, otherwise all use rings. Why so few, with
+-- figures: @doc\/rationale\/files.md@.
 fewEnough :: Int
 fewEnough = 3
 

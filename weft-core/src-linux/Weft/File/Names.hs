@@ -38,11 +38,11 @@ foldEntries threads file use = foldBatches threads loc file $ \acc batch -> do
   each batch (\i found name -> liftIO (statusAt statuses i) >>= use found name) acc
   where
     -- All by one call: handing each to a thread that may block costs several times as much as statx(2).
-    statusesOf batch = using threads loc file $ \fd -> do
+    statusesOf batch = threadsWithFile threads loc file $ \fd -> do
       let (names, offset, n) = B.toForeignPtr batch
       memory <- liftIO (mallocForeignPtrBytes (statusSpace * (n `div` leastEntry)) :: IO (ForeignPtr Word64))
       r <-
-        carry
+        threadsRequest
           threads
           (forgotten loc file (touchForeignPtr names >> touchForeignPtr memory)) {policyTry = False}
           (opStats fd (unsafeForeignPtrToPtr names `plusPtr` offset) n (unsafeForeignPtrToPtr memory))
@@ -61,10 +61,10 @@ foldBatches threads loc file use = go True
     go first acc = do
       batch <- next first
       if B.null batch then pure acc else use acc batch >>= go False
-    next first = using threads loc file $ \fd -> do
+    next first = threadsWithFile threads loc file $ \fd -> do
       memory <- liftIO (B.mallocByteString batchBytes)
       n <-
-        carry
+        threadsRequest
           threads
           (forgotten loc file (touchForeignPtr memory)) {policyTry = False}
           (opNames fd first (unsafeForeignPtrToPtr memory) batchBytes)

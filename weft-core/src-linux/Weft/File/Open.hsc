@@ -178,7 +178,7 @@ withRawFileAt threads dir mode path = bracket (openRawFileAt threads dir mode pa
 {-# INLINE withRawFileAt #-}
 
 openNamedAt :: (MonadIO m, MonadMask m) => ThreadOps m -> String -> Directory -> OpenMode -> Name -> m File
-openNamedAt threads loc (Directory dir local) mode name = using threads loc dir $ \fd -> openBelow threads loc (Start fd local (hold loc dir)) mode name
+openNamedAt threads loc (Directory dir local) mode name = threadsWithFile threads loc dir $ \fd -> openBelow threads loc (Start fd local (hold loc dir)) mode name
 {-# INLINE openNamedAt #-}
 
 -- | Take ownership of an open descriptor. The name is for error messages. Close it only by
@@ -210,7 +210,7 @@ hasZero (Spelled path) = '\0' `elem` path
 hasZero (Raw bytes) = 0 `B.elem` bytes
 
 -- | Where a path starts from, the device whose files close lightly ('fileLight'), and
--- what holds that open ('policyHold').
+-- what holds that open ('policyAcquire').
 data Start = Start !Fd !(Maybe (Word32, Word32)) !(IO (IO ()))
 
 -- | The working directory.
@@ -278,15 +278,15 @@ openFd threads loc (Start dir _ held) name flags permissions resolve = do
             policyDirect = False,
             -- Without O_NONBLOCK a call may wait for ever.
             policyBlock = flags .&. #{const O_NONBLOCK} /= 0,
-            policyStay = Nothing,
-            policyWatch = \_ -> pure (pure ()),
-            policyKeep = touchForeignPtr memory,
-            policyHold = held,
+            policyOnInterrupt = Nothing,
+            policyOnWait = \_ -> pure (pure ()),
+            policyOnDone = touchForeignPtr memory,
+            policyAcquire = held,
             policyDispose = closing . Fd
           }
       -- EAGAIN: because of a concurrent rename the kernel cannot tell whether the path stays below.
       again n = do
-        r <- carry threads policy op
+        r <- threadsRequest threads policy op
         if r == errAgain && n > (0 :: Int) then again (n - 1) else pure r
   r <- again 100
   Fd . fromIntegral <$> liftIO (check loc (spelled name) r)

@@ -36,7 +36,7 @@ import Weft.File.Types
 
 -- | 'Weft.File.statFile'.
 statFile :: MonadIO m => ThreadOps m -> File -> m FileStatus
-statFile threads file = using threads loc file $ \fd -> statx threads (fileLight file) (hold loc file) loc (filePath file) fd (outAndName B.empty) (#{const AT_EMPTY_PATH})
+statFile threads file = threadsWithFile threads loc file $ \fd -> statx threads (fileLight file) (hold loc file) loc (filePath file) fd (outAndName B.empty) (#{const AT_EMPTY_PATH})
   where
     loc = "Weft.File.statFile"
 {-# INLINE statFile #-}
@@ -52,7 +52,7 @@ statPath threads path = statx threads False (pure (pure ())) "Weft.File.statPath
 
 -- | 'Weft.File.statEntry'.
 statEntry :: MonadIO m => ThreadOps m -> File -> ByteString -> m FileStatus
-statEntry threads folder name = using threads loc folder $ \fd -> statx threads False (hold loc folder) loc (filePath folder) fd (outAndName name) (#{const AT_SYMLINK_NOFOLLOW})
+statEntry threads folder name = threadsWithFile threads loc folder $ \fd -> statx threads False (hold loc folder) loc (filePath folder) fd (outAndName name) (#{const AT_SYMLINK_NOFOLLOW})
   where
     loc = "Weft.File.statEntry"
 {-# INLINE statEntry #-}
@@ -68,13 +68,13 @@ statx threads local held loc shown dir path flags = do
           { policyTry = local,
             policyDirect = False,
             policyBlock = True,
-            policyStay = Nothing,
-            policyWatch = \_ -> pure (pure ()),
-            policyKeep = touchForeignPtr memory,
-            policyHold = held,
+            policyOnInterrupt = Nothing,
+            policyOnWait = \_ -> pure (pure ()),
+            policyOnDone = touchForeignPtr memory,
+            policyAcquire = held,
             policyDispose = const (pure ())
           }
-  r <- carry threads policy op
+  r <- threadsRequest threads policy op
   liftIO (check loc shown r >> readStatus out <* touchForeignPtr memory)
 {-# INLINE statx #-}
 

@@ -28,7 +28,7 @@ import Weft.Sys
 readNext :: File -> Count -> IO ByteString
 readNext file (Count count)
   | count <= 0 = pure B.empty
-  | otherwise = inside loc file $ \fd -> mask_ $ do
+  | otherwise = withDescriptor loc file $ \fd -> mask_ $ do
     box <- streamLeft <$> streamState file
     left <- takeMVar box
     if B.null left
@@ -55,7 +55,7 @@ readNext file (Count count)
 -- | Write all bytes to a stream; wait for room. If it is interrupted, a part may have been
 -- written.
 writeNext :: File -> ByteString -> IO ()
-writeNext file bytes = inside loc file $ \fd -> do
+writeNext file bytes = withDescriptor loc file $ \fd -> do
   turn <- streamTurn <$> streamState file
   withMVar turn (\() -> go fd 0)
   where
@@ -75,11 +75,11 @@ staying file won keep =
     { policyTry = True,
       policyDirect = False,
       policyBlock = False,
-      policyStay = Just won,
-      policyWatch = endedByClose file,
-      policyKeep = keep,
+      policyOnInterrupt = Just won,
+      policyOnWait = endedByClose file,
+      policyOnDone = keep,
       -- Its caller keeps the file open.
-      policyHold = pure (pure ()),
+      policyAcquire = pure (pure ()),
       policyDispose = const (pure ())
     }
 

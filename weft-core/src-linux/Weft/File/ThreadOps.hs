@@ -18,13 +18,13 @@ import Weft.File.Types
 -- | The operations of a kind of threads.
 data ThreadOps m = ThreadOps
   { -- | Carry out an operation, and wait for its result.
-    carry :: RequestPolicy -> Op -> m CInt,
+    threadsRequest :: RequestPolicy -> Op -> m CInt,
     -- | Run an action that carries out several operations with one descriptor. Each request holds the file by itself
-    -- ('policyHold'); threads that can be interrupted anywhere have to hold it all the time.
-    using :: forall a. String -> File -> (Fd -> m a) -> m a
+    -- ('policyAcquire'); threads that can be interrupted anywhere have to hold it all the time.
+    threadsWithFile :: forall a. String -> File -> (Fd -> m a) -> m a
   }
 
 -- | GHC's threads.
 ghcThreads :: ThreadOps IO
-ghcThreads = ThreadOps {carry = runRequest, using = inside}
+ghcThreads = ThreadOps {threadsRequest = runRequest, threadsWithFile = withDescriptor}
 {-# INLINE ghcThreads #-}

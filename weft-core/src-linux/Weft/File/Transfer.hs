@@ -81,12 +81,12 @@ readLarge threads file start count = do
 
 -- | Read bytes into memory of that size.
 readPart :: MonadIO m => ThreadOps m -> File -> Offset -> Int -> m ByteString
-readPart threads file off count = using threads loc file $ \fd -> do
+readPart threads file off count = threadsWithFile threads loc file $ \fd -> do
   memory <- liftIO (bufferFor loc file count)
   n <- repeatedly count $ \done -> do
     let p = unsafeForeignPtrToPtr memory `plusPtr` done
         size = min most (count - done)
-    carry threads (forgotten loc file (touchForeignPtr memory)) (opRead fd (offsetBytes off + fromIntegral done) p size)
+    threadsRequest threads (forgotten loc file (touchForeignPtr memory)) (opRead fd (offsetBytes off + fromIntegral done) p size)
       >>= checked loc file
   pure $! slice memory n count
   where
@@ -129,8 +129,8 @@ alignedBuffer (Count count) = do
 writeAt :: MonadIO m => ThreadOps m -> File -> Offset -> ByteString -> m ()
 writeAt threads file off bytes = do
   liftIO (validate loc file off size)
-  using threads loc file $ \fd -> fully loc size $ \done ->
-    carry
+  threadsWithFile threads loc file $ \fd -> fully loc size $ \done ->
+    threadsRequest
       threads
       (forgotten loc file (touchForeignPtr memory))
       (opWrite fd (offsetBytes off + fromIntegral done) (base `plusPtr` done) (min most (size - done)))
@@ -155,12 +155,12 @@ writeManyAt threads file off strings =
 readBufAt :: MonadIO m => ThreadOps m -> File -> Offset -> Ptr Word8 -> Count -> m Count
 readBufAt threads file off p (Count count) = do
   liftIO (validate loc file off count)
-  using threads loc file $ \fd ->
+  threadsWithFile threads loc file $ \fd ->
     Count
       <$> repeatedly
         count
         ( \done ->
-            carry threads (lent loc file (pure ())) (opRead fd (offsetBytes off + fromIntegral done) (p `plusPtr` done) (min most (count - done)))
+            threadsRequest threads (lent loc file (pure ())) (opRead fd (offsetBytes off + fromIntegral done) (p `plusPtr` done) (min most (count - done)))
               >>= checked loc file
         )
   where
@@ -171,8 +171,8 @@ readBufAt threads file off p (Count count) = do
 writeBufAt :: MonadIO m => ThreadOps m -> File -> Offset -> Ptr Word8 -> Count -> m ()
 writeBufAt threads file off p (Count count) = do
   liftIO (validate loc file off count)
-  using threads loc file $ \fd -> fully loc count $ \done ->
-    carry threads (lent loc file (pure ())) (opWrite fd (offsetBytes off + fromIntegral done) (p `plusPtr` done) (min most (count - done)))
+  threadsWithFile threads loc file $ \fd -> fully loc count $ \done ->
+    threadsRequest threads (lent loc file (pure ())) (opWrite fd (offsetBytes off + fromIntegral done) (p `plusPtr` done) (min most (count - done)))
       >>= checked loc file
   where
     loc = "Weft.File.writeBufAt"
@@ -205,7 +205,7 @@ writeParts loc policy threads file off parts = do
 vectored :: MonadIO m => String -> (Fd -> Int64 -> Ptr () -> Int -> Op) -> (IO () -> RequestPolicy) -> ThreadOps m -> File -> Offset -> [(Ptr Word8, Count)] -> m Count
 vectored loc make policy threads file start given = do
   liftIO (mapM_ (validate loc file start . countBytes) (0 : map snd given))
-  using threads loc file $ \fd -> go fd start (filter ((> 0) . snd) given) 0
+  threadsWithFile threads loc file $ \fd -> go fd start (filter ((> 0) . snd) given) 0
   where
     go _ _ [] done = pure done
     go fd at parts done = do
@@ -213,7 +213,7 @@ vectored loc make policy threads file start given = do
           count = length now
       vector <- liftIO (vectorOf count now)
       n <-
-        carry threads (policy (touchForeignPtr vector)) (make fd (offsetBytes at) (unsafeForeignPtrToPtr vector) count)
+        threadsRequest threads (policy (touchForeignPtr vector)) (make fd (offsetBytes at) (unsafeForeignPtrToPtr vector) count)
           >>= checked loc file
       if n == 0
         then pure done
@@ -272,8 +272,8 @@ allocate threads file off len = do
 {-# INLINE allocate #-}
 
 onDisk :: MonadIO m => String -> (Fd -> Op) -> ThreadOps m -> File -> m ()
-onDisk loc make threads file = using threads loc file $ \fd ->
-  () <$ (carry threads (forgotten loc file (pure ())) {policyTry = False, policyDirect = False} (make fd) >>= checked loc file)
+onDisk loc make threads file = threadsWithFile threads loc file $ \fd ->
+  () <$ (threadsRequest threads (forgotten loc file (pure ())) {policyTry = False, policyDirect = False} (make fd) >>= checked loc file)
 {-# INLINE onDisk #-}
 
 -- Helpers --------------------------------------------------------------------------
@@ -285,16 +285,16 @@ forgotten loc file keep =
     { policyTry = fileKind file == Cached,
       policyDirect = fileKind file == Direct,
       policyBlock = True,
-      policyStay = Nothing,
-      policyWatch = \_ -> pure (pure ()),
-      policyKeep = keep,
-      policyHold = hold loc file,
+      policyOnInterrupt = Nothing,
+      policyOnWait = \_ -> pure (pure ()),
+      policyOnDone = keep,
+      policyAcquire = hold loc file,
       policyDispose = const (pure ())
     }
 
 -- | The policy of an operation on the caller's memory.
 lent :: String -> File -> IO () -> RequestPolicy
-lent loc file keep = (forgotten loc file keep) {policyStay = Just (const (pure ()))}
+lent loc file keep = (forgotten loc file keep) {policyOnInterrupt = Just (const (pure ()))}
 
 checked :: MonadIO m => String -> File -> CInt -> m Int
 checked loc file r

@@ -10,7 +10,7 @@ module Weft.File.Types
     StreamState (..),
     streamState,
     newFile,
-    inside,
+    withDescriptor,
     hold,
     demandOpen,
     isFileOpen,
@@ -102,12 +102,12 @@ streamState file = do
 
 -- | Run an action with the descriptor, on a GHC thread. Throws an
 -- illegal-operation error, with the function's name, if the file is closed.
-inside :: String -> File -> (Fd -> IO a) -> IO a
-inside loc file act = mask $ \restore -> do
+withDescriptor :: String -> File -> (Fd -> IO a) -> IO a
+withDescriptor loc file act = mask $ \restore -> do
   entering loc file
   a <- restore (act (fileFd file)) `onException` leaving file
   a <$ leaving file
-{-# INLINE inside #-}
+{-# INLINE withDescriptor #-}
 
 useCount :: File -> IO UseCount
 useCount = soleOwner 0 . fileWords
@@ -120,11 +120,11 @@ leaving :: File -> IO ()
 leaving file = useCount file >>= release >>= \mine -> when mine (releaseFd file)
 
 -- | For a request: keep the descriptor open until the action that is returned has run; it must run once. So a request
--- whose caller was interrupted cannot use another file of the same number. Throws as 'inside' does.
+-- whose caller was interrupted cannot use another file of the same number. Throws as 'withDescriptor' does.
 hold :: String -> File -> IO (IO ())
 hold loc file = leaving file <$ entering loc file
 
--- | Throw the error of 'inside' if the file is closed.
+-- | Throw the error of 'withDescriptor' if the file is closed.
 demandOpen :: String -> File -> IO ()
 demandOpen loc file = isFileOpen file >>= \open -> unless open (ioError (closedError loc file))
 

@@ -1,5 +1,5 @@
 -- |
--- The watchdog's OS thread (@cbits\/watchdog.c@).
+-- The watchdog's OS thread (@cbits\/watchdog\/watchdog.c@).
 module Weft.FFI.Watchdog
   ( watchdogSet,
     watchdogWarn,

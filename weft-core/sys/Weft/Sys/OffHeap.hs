@@ -21,7 +21,7 @@ import Foreign.Storable (peekElemOff, pokeElemOff)
 -- | Words that C reads while Haskell code runs.
 newtype OffHeapWords = OffHeapWords (Ptr Int64)
 
--- | A block that records a manager's activity (@cbits\/watchdog.h@), for the given capability, or -1.
+-- | A block that records a manager's activity (@cbits\/watchdog\/watchdog.h@), for the given capability, or -1.
 openHeartbeat :: Int -> IO OffHeapWords
 openHeartbeat index = OffHeapWords <$> c_heartbeat_open (fromIntegral index)
 

@@ -101,6 +101,6 @@ sliceSize :: Int
 sliceSize = 131072
 
 -- | The time that a client gets if its time was over while the process did not run: what it has sent meanwhile is read
--- first ('Weft.IdleTimer.ranLate').
+-- first ('Weft.Runtime.IdleTimer.ranLate').
 afterPause :: Duration
 afterPause = Duration 2000000000

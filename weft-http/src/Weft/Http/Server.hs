@@ -54,7 +54,7 @@ import Weft.Http.Settings
 import Weft.Http.Table
 import Weft.Http.Timeouts
 import Weft.Http.Types
-import Weft.IdleTimer
+import Weft.Runtime.IdleTimer
 import Weft.Socket (ServerSettings (..), SockAddr (..), Socket, defaultServerSettings)
 import qualified Weft.Socket as W
 import Weft.Sys (newAtomicWords, peekWord, pokeWord)

@@ -66,7 +66,7 @@ import Weft.Http.Parser.Head (Framing (..))
 import Weft.Http.SendTime
 import Weft.Http.Settings
 import Weft.Http.Types
-import Weft.IdleTimer
+import Weft.Runtime.IdleTimer
 import Weft.Sys (AtomicWords, peekWord, pokeWord)
 import Weft.Transport hiding (Instant)
 

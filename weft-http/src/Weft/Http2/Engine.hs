@@ -74,7 +74,7 @@ import Weft.Http2.Core
 import Weft.Http2.Crew
 import Weft.Http2.Hpack.Encoder (Encoder, newEncoder)
 import Weft.Http2.Settings
-import Weft.IdleTimer
+import Weft.Runtime.IdleTimer
 import Weft.Sys (AtomicWords, casWord, newAtomicWords, now, readWord, writeWord)
 import Weft.Transport hiding (Instant)
 

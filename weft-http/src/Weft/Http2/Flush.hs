@@ -33,7 +33,7 @@ import Weft.Http2.Exchange (exchange)
 import Weft.Http2.Frame
 import Weft.Http2.Hpack.Encoder (encodeBlock, limitEncoder)
 import Weft.Http2.Settings
-import Weft.IdleTimer (during)
+import Weft.Runtime.IdleTimer (during)
 import Weft.Sys (addWord, casWord, now, readWord, writeWord)
 import qualified Weft.Timer as Timer
 import Weft.Transport hiding (Instant)

@@ -19,7 +19,7 @@ import Weft.Http2.Engine
 import Weft.Http2.Flush
 import Weft.Http2.Frame (ErrorCode (..))
 import Weft.Http2.Settings
-import Weft.IdleTimer (ranLate)
+import Weft.Runtime.IdleTimer (ranLate)
 import Weft.Sys (now)
 import Weft.Transport hiding (Instant)
 import Prelude hiding (until)

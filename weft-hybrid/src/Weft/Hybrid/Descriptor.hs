@@ -80,6 +80,8 @@ closeDescriptor d = mask_ $ do
   case outcome of
     WasShut -> pure False
     _ -> do
+      -- These are plain reads, of the owner and the queues. They are not done before other threads see the mark, since
+      -- 'shut' ends with an atomic read. A thread that waits enters its queue before it reads the mark ('recheck').
       owner <- readOwner d
       forM_ (loopOf owner) $ \l -> mapM_ (wakeQueue l toLoop d) [Reading, Writing]
       when (outcome == YoursToClose) (closeNumber d)
@@ -151,12 +153,12 @@ begin :: Operation a -> Loop -> Context -> IO Trace
 begin o@Operation {opSource = Source d _ _, opKind = Kind _ dir} l ctx = do
   queue <- readQueue d dir
   case queue of
-    Signalled -> casQueue d dir queue NotReady >>= \ok -> if ok then attempt True o l ctx else begin o l ctx
+    Signalled -> casQueue d dir queue NotReady >>= \ok -> if ok then tryOnce True o l ctx else begin o l ctx
     _ -> await o l ctx
 
 -- | Try. After @EAGAIN@ wait, or, if this is the try after the deadline, fail.
-attempt :: Bool -> Operation a -> Loop -> Context -> IO Trace
-attempt again o@Operation {opSource = Source d anchor _, opKind = Kind loc dir} l ctx = do
+tryOnce :: Bool -> Operation a -> Loop -> Context -> IO Trace
+tryOnce again o@Operation {opSource = Source d anchor _, opKind = Kind loc dir} l ctx = do
   open <- acquire d
   if not open
     then passOn >> failed (errnoCode eBADF)
@@ -195,7 +197,7 @@ await o@Operation {opSource = Source d _ deadline, opKind = Kind _ dir} l ctx = 
     Right ()
       | Anonymous <- contextIdentity ctx,
         deadline == never -> do
-        joined <- joinQueue d dir 0 (opAgain o) (homed l (Waiter ctx 0))
+        joined <- joinQueue d dir 0 (opAgain o) (withHome l (Waiter ctx 0))
         if joined then Parked <$ recheck l d dir else begin o l ctx
       | deadline == never -> do
         n <- newNumber
@@ -215,7 +217,7 @@ recheck l d dir = do
 -- | Join the queue.
 waitNumbered :: Int -> Operation a -> Loop -> Waiter -> IO Bool
 waitNumbered n o@Operation {opSource = Source d _ _, opKind = Kind _ dir} l w = do
-  joined <- joinQueue d dir n (opAgain o) (homed l w)
+  joined <- joinQueue d dir n (opAgain o) (withHome l w)
   joined <$ recheck l d dir
 
 -- | Join the queue, with a timer for the deadline. The action that cancels the timer is put into the reference.
@@ -224,7 +226,7 @@ waitUntilDeadline n timer o@Operation {opSource = Source d _ deadline, opKind = 
   -- Set before another thread can resume this one. The timer fires on this loop, so not before this step ends.
   t <- addOwnTimer (loopManager l) deadline expired
   writeRef timer (void (cancelTimer t))
-  joined <- joinQueue d dir n again (homed l w)
+  joined <- joinQueue d dir n again (withHome l w)
   unless joined (void (cancelTimer t))
   joined <$ recheck l d dir
   where
@@ -235,7 +237,7 @@ waitUntilDeadline n timer o@Operation {opSource = Source d _ deadline, opKind = 
     expired = do
       mine <- leaveQueue d dir n
       early <- isEarly l deadline
-      when mine (resume (onLoop l) w (\() -> if early then again else Call (attempt False o)))
+      when mine (resume (onLoop l) w (\() -> if early then again else Call (tryOnce False o)))
 
 -- | Remove the descriptor from its owner's back end. The action that it returns waits until that has released the file
 -- ('backendForget').
@@ -278,17 +280,17 @@ attach l d dir = do
 arm :: Loop -> Descriptor -> IO ()
 arm l d = do
   armed <- backendArm backend (descriptorFd d) tok Edge wanted `onException` fails
-  settle (loopOwner l)
+  moved (loopOwner l)
   when (armed == AlwaysReady) tryAll
   where
     backend = managerBackend (loopManager l)
     tok = externalToken (descriptorFd d) (descriptorGeneration d)
     wanted = evtRead <> evtWrite <> evtPeerClosed <> evtUrgent
-    settle = void . casOwner d (loopMoving l)
+    moved = void . casOwner d (loopMoving l)
     tryAll = mapM_ (wakeQueue l onLoop d) [Reading, Writing]
     -- Threads that wait try again, and find out for themselves.
     fails = do
-      settle Nobody
+      moved Nobody
       tryAll
       lastOut <- release d
       when lastOut (closeNumber d)

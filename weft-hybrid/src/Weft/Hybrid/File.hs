@@ -104,7 +104,7 @@ import Weft.Hybrid.Monad
 -- | How hybrid threads carry out requests. A request holds the file while it runs; the thread itself does not, since
 -- masking and a handler would be a dozen system calls for each read.
 hybridThreads :: ThreadOps Hybrid
-hybridThreads = ThreadOps {carry = carryOut, using = \_ file act -> act (fileFd file)}
+hybridThreads = ThreadOps {threadsRequest = carryOut, threadsWithFile = \_ file act -> act (fileFd file)}
 {-# INLINE hybridThreads #-}
 
 -- | Try at once if that does not block, else begin the request and park.
@@ -115,18 +115,18 @@ carryOut policy op = do
   if result == errInterrupted then carryOut policy op else pure result
   where
     prompt = do
-      release <- policyHold policy
+      release <- policyAcquire policy
       r <- tryOp op
-      policyKeep policy
+      policyOnDone policy
       r <$ release
 
--- | Begin the request and park until it is complete. 'policyWatch', which is for streams, is ignored.
+-- | Begin the request and park until it is complete. 'policyOnWait', which is for streams, is ignored.
 await :: RequestPolicy -> Op -> Hybrid CInt
 await policy op = call $ \l ctx k -> outside l ctx k interrupted $ \promise -> do
-  release <- policyHold policy
-  begin (policyDirect policy) op (\r -> policyKeep policy >> release >> void (fulfil promise (Right r))) `onException` release
+  release <- policyAcquire policy
+  begin (policyDirect policy) op (\r -> policyOnDone policy >> release >> void (fulfil promise (Right r))) `onException` release
   where
-    interrupted = maybe (Leaves (won (policyDispose policy))) (Stays . won) (policyStay policy)
+    interrupted = maybe (Leaves (won (policyDispose policy))) (Stays . won) (policyOnInterrupt policy)
     won act r = when (r >= 0) (act r)
 
 -- Opening and closing -------------------------------------------------------------------

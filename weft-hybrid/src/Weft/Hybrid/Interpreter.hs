@@ -122,7 +122,7 @@ machine l push pop exchange = next
           -- scheduler relies on that.
           Enter ctx' k -> push ctx' k >> away 1 ctx
           -- An exception from another thread does not push it aside.
-          Throw _ -> push (sheltered ctx) (const t) >> away 1 ctx
+          Throw _ -> push (uninterruptibly ctx) (const t) >> away 1 ctx
           _ -> push ctx (const t) >> away 1 ctx
 
     -- The next system call, and with what is given the one after that. In place in each of the
@@ -236,7 +236,7 @@ thrown :: Loop -> SomeException -> IO ()
 thrown l e = do
   ctx <- readRef (loopContext l)
   writeRef (loopContext l) Plain
-  let !ctx' = sheltered ctx
+  let !ctx' = uninterruptibly ctx
   pushReady (loopReady l) ctx' (\() -> Throw e)
 
 -- | A thread has ended: notify its watchers.

@@ -15,7 +15,7 @@ module Weft.Hybrid.Park
     toLoop,
     placeIn,
     homePlace,
-    homed,
+    withHome,
     isHome,
 
     -- * Waiting
@@ -23,7 +23,7 @@ module Weft.Hybrid.Park
     parkWith,
     resume,
     awaken,
-    sheltered,
+    uninterruptibly,
     newNumber,
 
     -- * Identities
@@ -87,7 +87,7 @@ placeIn scheduler = do
   cap <- myCapability
   toLoop <$> readBoxedArray slots (cap `mod` sizeBoxedArray slots)
 
--- | The place of a waiter ('homed'), if this loop resumes it: the given place if it is a thread of the loop's scheduler,
+-- | The place of a waiter ('withHome'), if this loop resumes it: the given place if it is a thread of the loop's scheduler,
 -- else a loop of its own scheduler. One whose scheduler has ended is dropped.
 homePlace :: Loop -> Place -> Waiter -> IO Place
 homePlace l place w
@@ -95,7 +95,7 @@ homePlace l place w
   | otherwise = schedulerOf (homeNumber w) >>= maybe (pure (\_ _ -> pure ())) placeIn
 {-# INLINE homePlace #-}
 
--- | Whether a waiter ('homed') is a thread of the loop's scheduler.
+-- | Whether a waiter ('withHome') is a thread of the loop's scheduler.
 isHome :: Loop -> Waiter -> Bool
 isHome l w = homeNumber w == schedulerNumber (loopScheduler l)
 {-# INLINE isHome #-}
@@ -106,11 +106,11 @@ homeNumber (Waiter ctx n) = case contextIdentity ctx of
   Anonymous -> n
 
 -- | The waiter of a thread on that loop, with the scheduler's number, so that it can be resumed there ('homePlace').
-homed :: Loop -> Waiter -> Waiter
-homed l w@(Waiter ctx _) = case contextIdentity ctx of
+withHome :: Loop -> Waiter -> Waiter
+withHome l w@(Waiter ctx _) = case contextIdentity ctx of
   Known _ -> w
   Anonymous -> Waiter ctx (schedulerNumber (loopScheduler l))
-{-# INLINE homed #-}
+{-# INLINE withHome #-}
 
 -- Waiting -----------------------------------------------------------------------------
 
@@ -137,9 +137,9 @@ awaken (Waiter ctx n) = case contextIdentity ctx of
 
 -- | The context in which an interrupted thread's exception cannot push aside what it
 -- is resumed with: nothing is raised until it enters its own context again.
-sheltered :: Context -> Context
-sheltered (With x) = With x {extraMask = Uninterruptible}
-sheltered ctx = ctx
+uninterruptibly :: Context -> Context
+uninterruptibly (With x) = With x {extraMask = Uninterruptible}
+uninterruptibly ctx = ctx
 
 -- | Park a thread. The second argument puts it into the place where it waits; 'False': it
 -- is not needed there any more, and the thread goes on with the third. The first takes
@@ -342,7 +342,7 @@ lost (Candidate (Waiter ctx n) leaveQueue) = schedulerOf number >>= maybe (pure 
           _ -> pure False
       Anonymous -> fmap (const False) . when (contextMask ctx < Uninterruptible) $ do
         mine <- leaveQueue place
-        when mine (place (sheltered ctx) (\() -> Throw blocked))
+        when mine (place (uninterruptibly ctx) (\() -> Throw blocked))
     blocked = toException BlockedIndefinitelyOnMVar
 
 -- Exceptions from elsewhere -------------------------------------------------------------
@@ -369,7 +369,7 @@ throwTo place t e = go
     interrupt ctx withdraw = do
       inOrder t
       withdrawn <- withdraw
-      if withdrawn then goesOn >> place (sheltered ctx) (\() -> Throw e) else go
+      if withdrawn then goesOn >> place (uninterruptibly ctx) (\() -> Throw e) else go
     -- The thread may have found the exception missing and parked again at the same place before it was withdrawn: then
     -- it is this second wait that has ended.
     goesOn = do

@@ -232,6 +232,9 @@ idle l = do
     word = loopIndex l + 1
     setIdle = writeWord (schedulerIdle scheduler) word
 
+-- | Take the threads out of the inbox. The first read is plain, and may miss a thread that is put in as 'block' ends. That
+-- is found in the next turn: whoever puts it in then notifies the manager, and so ends the next 'block', or keeps the
+-- loop from blocking ("Weft.Core.Wake").
 takeInbox :: Loop -> IO ()
 takeInbox l = do
   inbox <- readRef (loopInbox l)

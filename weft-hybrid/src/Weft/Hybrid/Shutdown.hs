@@ -133,7 +133,7 @@ notifyBlocked l = do
         when mine $ do
           t <- newThread (loopScheduler l)
           _ <- claim l t
-          pushReady (loopReady l) (sheltered (identified t ctx)) (\() -> Throw (toException ThreadKilled))
+          pushReady (loopReady l) (uninterruptibly (identified t ctx)) (\() -> Throw (toException ThreadKilled))
 
 -- | Kill the thread, unless it was notified before. Returns the context in which it goes on.
 notify :: Loop -> Context -> IO Context

@@ -116,7 +116,7 @@ withCluster options act = do
   result <- act cluster $ \c inner ->
     bracket (mapM (uncurry (spawn c)) (threads cluster c)) (mapM_ killThread) (const inner)
   leases <- hold cluster Nothing >> readIORef (clusterLeases cluster)
-  result <$ within (seconds 2) (mapM_ (attempt . revoke etcd) leases)
+  result <$ within (seconds 2) (mapM_ (ifReached . revoke etcd) leases)
   where
     threads cluster c =
       [ ("weft openflow cluster", forever (reporting c (round' cluster c) >> modifyIORef' (clusterDone cluster) (+ 1) >> sleep (interval options))),
@@ -168,7 +168,7 @@ elect cluster d = do
   case valid of
     Just _ | mine -> (,) RoleMaster <$> generationOf cluster d
     Just lease -> do
-      r <- attempt (createKey (clusterEtcd cluster) lease (key cluster ("master/" <> show d)) (B.pack (clusterName (clusterOptions cluster))))
+      r <- ifReached (createKey (clusterEtcd cluster) lease (key cluster ("master/" <> show d)) (B.pack (clusterName (clusterOptions cluster))))
       case r of
         Just (created, revision) -> do
           seen cluster d revision
@@ -203,8 +203,8 @@ generationOf :: Cluster -> DatapathId -> IO Word64
 generationOf cluster d = Map.findWithDefault 0 d <$> readIORef (clusterGenerations cluster)
 
 -- | 'Nothing' if etcd could not be reached.
-attempt :: IO a -> IO (Maybe a)
-attempt = fmap (either (const Nothing) Just) . asked
+ifReached :: IO a -> IO (Maybe a)
+ifReached = fmap (either (const Nothing) Just) . asked
 
 -- | The exception of an action, unless it is asynchronous.
 asked :: IO a -> IO (Either SomeException a)
@@ -292,14 +292,14 @@ prolong cluster c = do
   started <- currentMillis
   held <- readIORef (clusterHeld cluster)
   renewed <- case held of
-    Just (lease, _) -> fmap (\ok -> if ok then Just lease else Nothing) <$> attempt (keepAlive etcd lease)
+    Just (lease, _) -> fmap (\ok -> if ok then Just lease else Nothing) <$> ifReached (keepAlive etcd lease)
     Nothing -> pure (Just Nothing)
   case renewed of
     -- Counted from the request: etcd starts to count later.
     Just (Just lease) -> hold cluster (Just (lease, started + life))
     Just Nothing -> do
       lose
-      granted <- attempt (enrol cluster)
+      granted <- ifReached (enrol cluster)
       hold cluster ((\lease -> (lease, started + life)) <$> join granted)
       mapM_ (named cluster . isJust) granted
     Nothing -> do
@@ -384,7 +384,7 @@ release cluster c connected = do
   writeIORef (clusterAway cluster) rest
   giveUp cluster c (Map.keys gone)
   forM_ held $ \(lease, _) -> forM_ (Map.keys gone) $ \d ->
-    attempt (removeKey (clusterEtcd cluster) lease (key cluster ("master/" <> show d)))
+    ifReached (removeKey (clusterEtcd cluster) lease (key cluster ("master/" <> show d)))
 
 giveUp :: Cluster -> Controller -> [DatapathId] -> IO ()
 giveUp cluster c ds = unless (null ds) $ do

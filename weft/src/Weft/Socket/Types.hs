@@ -212,7 +212,11 @@ socketError loc (Errno e) = errnoError loc e
 
 -- Deadlines --------------------------------------------------------------------------
 
--- | The instant after the given duration from now.
+-- | The instant after the given duration from now, on the monotonic clock: the one form of a deadline in Weft. A socket
+-- carries it ('withDeadline'); the operations of connections ("Weft.Transport") and pools ("Weft.Pool") take it as an
+-- argument. What has no argument for one, such as an operation on a file or an STM transaction, is limited by
+-- 'Weft.Timer.within', with a duration, which interrupts the thread. 'Weft.Thread.timeout' is that for programs that
+-- use GHC's names, in microseconds.
 deadlineIn :: Duration -> IO Instant
 deadlineIn d = after d <$> now
 

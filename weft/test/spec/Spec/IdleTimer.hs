@@ -19,8 +19,8 @@ import Spec.Serve (withNoneLeft)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Duration
-import Weft.IdleTimer
 import Weft.Runtime (stopManagers)
+import Weft.Runtime.IdleTimer
 
 tests :: TestTree
 tests =

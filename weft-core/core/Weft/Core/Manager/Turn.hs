@@ -131,13 +131,13 @@ sleep m !watched = do
             wait <- if watched then waitUntil due >>= restWatched (managerHeartbeat m) else waitUntil due
             count (managerCounters m) Sleeps
             mark (managerEventLog m) Sleeping
-            n <- backendPoll (managerBackend m) wait (handle m) `onException` awaken (managerWake m)
+            n <- backendPoll (managerBackend m) wait (handle m) `onException` retract (managerWake m)
             when watched (beat (managerHeartbeat m) InTurn)
             mark (managerEventLog m) (Woken n)
             countBy (managerCounters m) Dispatched n
             unless (n == 0) (endBatch (managerLatency m))
             pure n
-      found <$ awaken (managerWake m)
+      found <$ retract (managerWake m)
 {-# NOINLINE sleep #-}
 
 waitUntil :: Instant -> IO Wait

@@ -8,7 +8,7 @@ module Weft.Core.Registry.Table
     stripe,
     stripeOf,
     nextNumber,
-    known,
+    countDescriptors,
 
     -- * Its parts
     ManagerOps (..),
@@ -84,7 +84,7 @@ data Slot m = Vacant | Attached !Readiness !m
 -- | The table. The stripes are changed under their locks. The slots are written under the lock of the
 -- descriptor's stripe and 'slotsLock', and read by any thread without a lock.
 data Registry m = Registry
-  { host :: !(ManagerOps m),
+  { managerOps :: !(ManagerOps m),
     stripes :: !(BoxedArray (MVar (IntMap.IntMap (Known m)))),
     slots :: !(Ref (BoxedArray (Slot m))),
     slotsLock :: !(MVar ()),
@@ -126,8 +126,8 @@ registeredCount :: Registry m -> IO Int
 registeredCount r = peekWord (numbers r) 1
 
 -- | Add to the number of descriptors, here and in that manager.
-known :: Registry m -> m -> Int -> IO ()
-known r m n = void (addWord (numbers r) 1 n) >> opsCount (host r) m n
+countDescriptors :: Registry m -> m -> Int -> IO ()
+countDescriptors r m n = void (addWord (numbers r) 1 n) >> opsCount (managerOps r) m n
 
 -- Entries ----------------------------------------------------------------------------
 
@@ -138,7 +138,7 @@ everyRegistration e = entryRegistrations e <> entryDue e
 -- | Store an entry, or remove it if nothing is left of it.
 store :: Registry m -> Fd -> Entry m -> IntMap.IntMap (Known m) -> IO (IntMap.IntMap (Known m))
 store r fd e table
-  | null (entryRegistrations e) && null (entryDue e) = IntMap.delete (fromIntegral fd) table <$ known r (entryManager e) (-1)
+  | null (entryRegistrations e) && null (entryDue e) = IntMap.delete (fromIntegral fd) table <$ countDescriptors r (entryManager e) (-1)
   | otherwise = pure (inserted fd e table)
 
 -- | A stripe's table with an entry for a descriptor, in place of what was there.

@@ -21,7 +21,7 @@ where
 import Control.Exception (bracket)
 import Data.IORef
 import Weft.Duration (Duration, seconds)
-import Weft.IdleTimer
+import Weft.Runtime.IdleTimer
 
 -- | The liveness of a switch.
 data Liveness = Liveness

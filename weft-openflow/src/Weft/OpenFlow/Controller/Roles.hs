@@ -113,12 +113,11 @@ roleGiven c s xid role generation = do
       | claimReading claim = do
         writeIORef (sessionGeneration s) (Just generation)
         False <$ request s claim {claimReading = False, claimGeneration = if claimRole claim == RoleSlave then generation else generation + 1}
-      | role /= claimRole claim = False <$ settle (Just ("it has answered a request for the role " <> named (claimRole claim) <> " with the role " <> named role))
+      | role /= claimRole claim = False <$ settled c s (Just ("it has answered a request for the role " <> named (claimRole claim) <> " with the role " <> named role))
       | otherwise = do
-        settle Nothing
+        settled c s Nothing
         writeIORef (sessionGeneration s) (Just (claimGeneration claim))
         if role == RoleSlave then False <$ writeIORef (sessionActive s) False else activated s
-    settle = settled c s
 
 -- | The controller is active from now on. Returns whether it was not before. 'sessionRole' must be held.
 activated :: Session -> IO Bool

@@ -81,7 +81,7 @@ actionJson action = case action of
 -- the switch does not have.
 flowFromJson :: Version -> FlowCommand -> Value -> Either String FlowMod
 flowFromJson version command = parseEither . withObject "a flow" $ \o -> do
-  known ["priority", "idle_timeout", "hard_timeout", "cookie", "table", "match", "actions"] o
+  onlyFields ["priority", "idle_timeout", "hard_timeout", "cookie", "table", "match", "actions"] o
   match <- explicitParseFieldMaybe (withObject "a match" matchOf) o "match" .!= []
   mapM_ fail (missingPrerequisite version match match)
   actions <- explicitParseFieldMaybe (withArray "actions" (\as -> sequence [actionOf a <?> Index i | (i, a) <- zip [0 ..] (toList as)])) o "actions" .!= []

@@ -18,7 +18,7 @@ module Weft.OpenFlow.Northbound.Match
     hexText,
 
     -- * Objects
-    known,
+    onlyFields,
   )
 where
 
@@ -107,19 +107,19 @@ hexText = concatMap (\b -> (if b < 16 then "0" else "") <> showHex b "") . B.unp
 -- Decoding --------------------------------------------------------------------------------
 
 -- | The object has only these fields, and none of them is null, which would stand for the default.
-known :: [Key.Key] -> Object -> Parser ()
-known = knownOr (const False)
+onlyFields :: [Key.Key] -> Object -> Parser ()
+onlyFields = onlyFieldsOr (const False)
 
--- | 'known', with other names that are accepted, too.
-knownOr :: (Key.Key -> Bool) -> [Key.Key] -> Object -> Parser ()
-knownOr isOther names o = case filter (\k -> k `notElem` names && not (isOther k)) (KeyMap.keys o) of
+-- | 'onlyFields', with other names that are accepted, too.
+onlyFieldsOr :: (Key.Key -> Bool) -> [Key.Key] -> Object -> Parser ()
+onlyFieldsOr isOther names o = case filter (\k -> k `notElem` names && not (isOther k)) (KeyMap.keys o) of
   [] -> mapM_ (\k -> fail (Key.toString k <> " is null; leave it out for the default")) (KeyMap.keys (KeyMap.filter (== Null) o))
   k : _ -> fail ("unknown field " <> Key.toString k <> "; known are " <> intercalate ", " (map Key.toString names))
 
 -- | Decode a match. Its fields are put into the order of their OXM numbers, in which each follows its prerequisites.
 matchOf :: Object -> Parser Match
 matchOf o = do
-  knownOr (isJust . otherName) (map fst fields) o
+  onlyFieldsOr (isJust . otherName) (map fst fields) o
   named <- concat <$> sequence [maybe (pure []) (\v -> pure <$> field v <?> Key name) (KeyMap.lookup name o) | (name, field) <- fields]
   others <- sequence [otherField c f v <?> Key name | (name, v) <- KeyMap.toList o, Just (c, f) <- [otherName name]]
   -- The class of OpenFlow's own fields comes first.

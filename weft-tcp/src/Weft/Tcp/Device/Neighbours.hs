@@ -113,11 +113,11 @@ maxWaiting = 4
 -- | The neighbour's link-layer address, if it is known.
 hardwareOf :: Address -> Neighbours p -> Maybe HardwareAddress
 hardwareOf a ns = case Map.lookup a (entries ns) of
-  Just (Entry _ s) -> known s
+  Just (Entry _ s) -> hardwareIn s
   Nothing -> Nothing
 
-known :: State p -> Maybe HardwareAddress
-known s = case s of
+hardwareIn :: State p -> Maybe HardwareAddress
+hardwareIn s = case s of
   Sought {} -> Nothing
   Confirmed hw -> Just hw
   Offered hw -> Just hw
@@ -183,7 +183,7 @@ announced toUs t a hw ns = case Map.lookup a (entries ns) of
     | toUs -> (becomes Offered, [])
     | otherwise -> (ns, [])
   Just (Entry _ s)
-    | known s == Just hw -> (ns, [])
+    | hardwareIn s == Just hw -> (ns, [])
     | Offered _ <- s -> (becomes Offered, [])
     | otherwise -> (becomes Stale, waiting s)
   where
@@ -194,7 +194,7 @@ announced toUs t a hw ns = case Map.lookup a (entries ns) of
 -- neighbour alone. Returns the neighbour's link-layer address if the advertisement was used, and the queued packets in
 -- order. An answer is valid for the given time.
 advertised :: Duration -> Bool -> Bool -> Instant -> Address -> Maybe HardwareAddress -> Neighbours p -> (Neighbours p, Maybe (HardwareAddress, [p]))
-advertised holds solicited overrides t a told ns = case (Map.lookup a (entries ns) >>= \(Entry _ s) -> known s, told) of
+advertised holds solicited overrides t a told ns = case (Map.lookup a (entries ns) >>= \(Entry _ s) -> hardwareIn s, told) of
   (Just old, Just new)
     -- The address that is known is doubted, but stays in use.
     | old /= new, not overrides -> (if confirmed then insert t a (Entry (after unusedTime t) (Stale old)) ns else ns, Nothing)

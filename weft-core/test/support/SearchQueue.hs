@@ -1,8 +1,8 @@
 -- |
 -- Timers in a priority search queue (O'Sullivan and Tibell 2010, section 7.2): the simple
 -- implementation, exact to the nanosecond, O(log n) to set. The wheel is tested
--- against it. Selected by @WEFT_TIMERS=psq@.
-module Weft.Core.Timer.Search
+-- against it, and the simulated machines use it.
+module SearchQueue
   ( newSearchQueue,
   )
 where
