@@ -6,7 +6,7 @@
  * the one that an OS thread has held most often; of other programs, an OS thread.
  *
  * Arguments: in=FIFO         commands, one byte each: s begin to count, e end and write the result
- *            out=FILE        the result; it appears when it is complete
+ *            out=FILE        the result; it appears when it is complete. FILE.begun appears when the counting has begun
  *            capabilities=A  n_capabilities=A   addresses of these variables of the run-time system, hexadecimal
  *            my_task=N       offset of this thread-local variable from the thread pointer, negative
  *
@@ -248,10 +248,14 @@ static void on_call(plugin_id id, unsigned cpu, int64_t number, uint64_t a, uint
 
 static void begin(void) {
   find_homes();
-  memset(moves, 0, sizeof *moves << PLACE_BITS);
+  madvise(moves, sizeof *moves << PLACE_BITS, MADV_DONTNEED); /* zeros again */
   for (int i = 0; i < CPUS; i++) threads[i].sends = 0;
   lost = 0;
   counting = 1;
+  char begun[4096];
+  snprintf(begun, sizeof begun, "%s.begun", result);
+  FILE *f = fopen(begun, "w");
+  if (!f || fclose(f)) abort();
 }
 
 static void end(void) {

@@ -1,5 +1,7 @@
 -- | Limits on the costs of a request of the bare pong (bytes allocated, system calls, instructions), on the bytes that
--- requests of a WAI application and of @weft serve@ allocate, and on the live bytes of an idle connection. They are compared with @bench\/gate.txt@. No time is measured.
+-- requests of a WAI application and of @weft serve@ allocate, on the instructions of a WAI application's request over TLS
+-- with HTTP/1.1 and HTTP/2, and on the live bytes of an idle connection. They are compared with @bench\/gate.txt@. No time
+-- is measured.
 --
 -- One client sends a request when the server sleeps, so that each request takes the longest path: an event, a
 -- receive, a send, a receive that finds nothing, a wait. With a faster client the last receive would sometimes find
@@ -9,10 +11,11 @@
 module Gate (tests) where
 
 import Control.Concurrent (threadDelay)
-import Control.Exception (bracket, evaluate)
+import Control.Exception (bracket, evaluate, onException)
 import Control.Monad
 import qualified Data.ByteString.Char8 as B
 import Data.Char (isDigit)
+import Data.IORef
 import Data.List (isPrefixOf, tails)
 import Data.Maybe (listToMaybe)
 import Data.Version (showVersion)
@@ -25,12 +28,14 @@ import System.FilePath (takeDirectory, (</>))
 import System.IO
 import System.Info (compilerVersion)
 import System.Posix.Signals (sigTERM, sigUSR1, signalProcess)
-import System.Posix.Temp (mkdtemp)
 import System.Process
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
 import Text.Read (readMaybe)
-import Weft.Test.Skip (skip, testCase)
+import qualified Weft.Socket as W
+import Weft.Test.Skip (needProgram, skip, testCase)
+import Weft.Tls (TlsClientSettings (..), Trust (..), defaultTlsClientSettings, tlsConnect)
+import Weft.Transport (Connection, connClose, connReceive, connSendBytes, noDeadline, socketConnection)
 
 tests :: FilePath -> TestTree
 tests program =
@@ -38,7 +43,7 @@ tests program =
     "gate"
     [ testCase "bytes allocated a request" (allocation plain program >>= atMost "alloc_bytes_per_op"),
       -- A stack that has to grow for each request shows here: a piece of it has 3 KiB.
-      testCase "bytes allocated a request of a WAI application" (allocation (Pong "wai-weft" []) program >>= atMost "wai_alloc_bytes_per_op"),
+      testCase "bytes allocated a request of a WAI application" (allocation waiPong program >>= atMost "wai_alloc_bytes_per_op"),
       testCase "bytes allocated a request of a file" (allocationOfFile program >>= atMost "file_alloc_bytes_per_op"),
       testCase "live bytes of an idle connection" $ do
         -- On a busy machine some connections are not idle yet, so the smallest of three counts is taken.
@@ -73,11 +78,95 @@ tests program =
         valgrind <- findExecutable "valgrind"
         when (valgrind == Nothing) (skip "there is no valgrind")
         eventually "user_instructions_logged_per_op" . scratch "eventlog" $ \file -> do
-          let logging = Pong "pong-weft-eventlog" ["-l-asgu", "-ol" <> file]
+          let logging = Pong "pong-weft-eventlog" [] ["-l-asgu", "-ol" <> file]
           few <- counted logging program 200
           many <- counted logging program 1200
-          pure ((many - few) / 1000)
+          pure ((many - few) / 1000),
+      testCase "instructions a request of a WAI application over TLS" (overTls "tls_user_instructions_per_op" "http/1.1" askingTls program),
+      testCase "instructions a request of a WAI application over HTTP/2" (overTls "http2_user_instructions_per_op" "h2" askingHttp2 program)
     ]
+
+-- | The instructions of a request over TLS with this protocol. The handshake is in both counts, and not in their
+-- difference.
+overTls :: String -> String -> (Connection -> IO (IO ())) -> FilePath -> Assertion
+overTls metric protocol start program = do
+  needProgram "valgrind"
+  needProgram "openssl"
+  scratchFolder "tls" $ \folder -> do
+    let chain = folder </> "chain.pem"
+        key = folder </> "key.pem"
+    (code, _, err) <- readProcessWithExitCode "openssl" (["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"] <> ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", chain]) ""
+    assertEqual err ExitSuccess code
+    let secure = waiPong {pongArguments = ["--certificate", chain, "--key", key]}
+        client = defaultTlsClientSettings {tlsTrust = TrustAuthorities chain, tlsOffer = [B.pack protocol]}
+        asked port requests = bracket (plainly port >>= tlsConnect client "localhost") connClose $ \connection -> do
+          ask <- start connection
+          replicateM_ requests (threadDelay 1500 >> ask)
+        measure requests = countedWith secure program (`asked` requests)
+    eventually metric $ do
+      few <- measure 200
+      many <- measure 1200
+      pure ((many - few) / 1000)
+
+-- | A connection to this port, which 'connClose' closes.
+plainly :: PortNumber -> IO Connection
+plainly port = do
+  s <- W.socket W.AF_INET W.Stream W.defaultProtocol
+  W.connect s address `onException` W.close s
+  pure (socketConnection s address)
+  where
+    address = W.SockAddrInet (fromIntegral port) (W.tupleToHostAddress (127, 0, 0, 1))
+
+-- | An action that sends a request and receives its response. All responses have the same length.
+askingTls :: Connection -> IO (IO ())
+askingTls connection = do
+  sendBytes request'
+  size <- B.length <$> receiveSome connection
+  pure (sendBytes request' >> receiveAll size)
+  where
+    sendBytes = connSendBytes connection noDeadline
+    request' = B.pack "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    receiveAll left = when (left > 0) $ do
+      bytes <- receiveSome connection
+      receiveAll (left - B.length bytes)
+
+receiveSome :: Connection -> IO B.ByteString
+receiveSome connection = do
+  bytes <- connReceive connection noDeadline 16384
+  bytes <$ when (B.null bytes) (assertFailure "the pong closed the connection")
+
+-- | The same with HTTP/2 (RFC 9113): a request is a HEADERS frame with fields of HPACK's static table and the name of the
+-- host, the response is over with the flag END_STREAM.
+askingHttp2 :: Connection -> IO (IO ())
+askingHttp2 connection = do
+  received <- newIORef B.empty
+  next <- newIORef (1 :: Int)
+  let exactly n = do
+        have <- readIORef received
+        if B.length have >= n
+          then writeIORef received (B.drop n have) >> pure (B.take n have)
+          else receiveSome connection >>= \more -> writeIORef received (have <> more) >> exactly n
+      untilEnd = do
+        header <- exactly 9
+        let (size, rest) = B.splitAt 3 header
+        _ <- exactly (B.foldl' (\n c -> 256 * n + fromEnum c) 0 size)
+        case (fromEnum (B.head rest), fromEnum (B.index rest 1)) of
+          (kind, flags) | kind `elem` [frameData, frameHeaders], odd flags -> pure ()
+          (kind, 0) | kind == frameSettings -> send (frame frameSettings 1 0 B.empty) >> untilEnd
+          (kind, _) | kind `elem` [frameReset, frameGoAway] -> assertFailure "the pong reset a stream"
+          _ -> untilEnd
+  send (B.pack "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" <> frame frameSettings 0 0 B.empty)
+  pure $ do
+    stream <- readIORef next
+    writeIORef next (stream + 2)
+    send (frame frameHeaders 5 stream (B.pack "\x82\x87\x84\x41\x09localhost"))
+    untilEnd
+  where
+    send = connSendBytes connection noDeadline
+    (frameData, frameHeaders, frameReset, frameSettings, frameGoAway) = (0, 1, 3, 4, 7) :: (Int, Int, Int, Int, Int)
+    frame kind flags stream content = B.concat [number 3 (B.length content), number 1 kind, number 1 flags, number 4 stream, content]
+    number :: Int -> Int -> B.ByteString
+    number bytes n = B.pack [toEnum (n `div` 256 ^ i `mod` 256) | i <- [bytes - 1, bytes - 2 .. 0]]
 
 -- | The bytes that a request of the pong allocates.
 allocation :: Pong -> FilePath -> IO Double
@@ -112,21 +201,28 @@ allocationOfFile program = scratchFolder "file" $ \folder -> do
         n : _ -> pure n
         [] -> assertFailure ("no allocation in:\n" <> B.unpack page)
 
--- | A program, and its options for the run-time system.
-data Pong = Pong FilePath [String]
+-- | A program of @bin\/subjects@.
+data Pong = Pong
+  { pongName :: FilePath,
+    -- | Besides the port.
+    pongArguments :: [String],
+    -- | Options of the run-time system, besides those of all.
+    pongOptions :: [String]
+  }
 
-plain :: Pong
-plain = Pong "pong-weft" []
+plain, waiPong :: Pong
+plain = Pong "pong-weft" [] []
+waiPong = Pong "wai-weft" [] []
 
 -- | Run the pong, possibly under another program, while an action runs.
 subject :: FilePath -> [String] -> (Running -> PortNumber -> IO a) -> IO a
 subject = subjectOf plain
 
 subjectOf :: Pong -> FilePath -> [String] -> (Running -> PortNumber -> IO a) -> IO a
-subjectOf (Pong name options) program wrapper act = do
-  there <- doesFileExist pong
-  unless there (skip ("bin/subjects/" <> name <> " is not built"))
-  let command = wrapper <> [pong, "--port", "0", "+RTS", "-T", "-N1"] <> options <> ["-RTS"]
+subjectOf pong program wrapper act = do
+  there <- doesFileExist path
+  unless there (skip ("bin/subjects/" <> pongName pong <> " is not built"))
+  let command = wrapper <> [path, "--port", "0"] <> pongArguments pong <> ["+RTS", "-T", "-N1"] <> pongOptions pong <> ["-RTS"]
   case command of
     first : rest -> started [] (proc first rest) $ \p -> do
       line <- hGetLine (output p)
@@ -135,7 +231,7 @@ subjectOf (Pong name options) program wrapper act = do
         Nothing -> assertFailure ("no port in: " <> line)
     [] -> assertFailure "nothing to run"
   where
-    pong = takeDirectory program </> "subjects" </> name
+    path = takeDirectory program </> "subjects" </> pongName pong
 
 -- | A connection, with an action that sends a request and receives its response.
 asking :: PortNumber -> (IO () -> IO a) -> IO a
@@ -175,9 +271,13 @@ traced program requests = scratch "strace" $ \file -> do
 
 -- | The instructions of a run of the pong with the given number of requests.
 counted :: Pong -> FilePath -> Int -> IO Double
-counted pong program requests = scratch "callgrind" $ \file -> do
+counted pong program requests = countedWith pong program (`asking` replicateM_ requests)
+
+-- | The instructions of a run of the pong in which this action is a client of the port.
+countedWith :: Pong -> FilePath -> (PortNumber -> IO ()) -> IO Double
+countedWith pong program client = scratch "callgrind" $ \file -> do
   _ <- subjectOf pong program ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", "--log-file=" <> file] $ \p port -> do
-    asking port (replicateM_ requests)
+    client port
     ended p
   text <- readFile file
   _ <- evaluate (length text)
@@ -201,10 +301,6 @@ scratch name act = do
   hClose handle
   result <- act file
   result <$ removePathForcibly file
-
--- | A new folder, and nothing of it afterwards.
-scratchFolder :: String -> (FilePath -> IO a) -> IO a
-scratchFolder name = bracket (getTemporaryDirectory >>= \temporary -> mkdtemp (temporary </> ("weft-gate-" <> name))) removePathForcibly
 
 -- | Count up to ten times, until a count is low enough. Under valgrind the dispatcher takes a yield that was interrupted for
 -- one that let a thread run ("Weft.Core.Yield"), and then yields more than it has to: a count is up to twelve percent above

@@ -11,6 +11,7 @@ import Control.Concurrent.Async (forConcurrently_)
 import Control.Exception
 import Control.Monad
 import qualified Controlled
+import qualified Cores
 import qualified Data.ByteString.Char8 as B
 import Data.List (isInfixOf, isPrefixOf)
 import Data.Maybe (fromMaybe)
@@ -50,7 +51,7 @@ main = do
   there <- doesFileExist program
   unless there (ioError (userError ("no program at " <> program <> ": scripts/build weft makes it")))
   bracket site removePathForcibly $ \folder ->
-    defaultMain (testGroup "weft" [serving program folder, Operating.tests program, ManualPage.tests program, Answering.tests program, Behind.tests program, Measuring.tests program, Passwords.tests program, Listening.tests program, NotReading.tests program, Names.tests program, Sites.tests program, Proxied.tests program, Insight.tests program folder, Gate.tests program, Cbench.tests program, Controlled.tests program, Userland.tests program folder, refusing program folder, doctor program])
+    defaultMain (testGroup "weft" [serving program folder, Operating.tests program, ManualPage.tests program, Answering.tests program, Behind.tests program, Measuring.tests program, Passwords.tests program, Listening.tests program, NotReading.tests program, Names.tests program, Sites.tests program, Proxied.tests program, Insight.tests program folder, Gate.tests program, Cores.tests program, Cbench.tests program, Controlled.tests program, Userland.tests program folder, refusing program folder, doctor program])
 
 -- | A folder to serve.
 site :: IO FilePath

@@ -12,6 +12,7 @@ module Program
     portIn,
     outcome,
     contains,
+    scratchFolder,
 
     -- * HTTP
     connected,
@@ -33,10 +34,13 @@ import qualified Data.ByteString.Char8 as B
 import Data.List (isInfixOf, stripPrefix)
 import Network.Socket
 import Network.Socket.ByteString (recv, sendAll)
+import System.Directory (getTemporaryDirectory, removePathForcibly)
 import System.Environment (getEnvironment)
 import System.Exit (ExitCode (..))
+import System.FilePath ((</>))
 import System.IO
 import System.Posix.Signals (Signal, signalProcess)
+import System.Posix.Temp (mkdtemp)
 import System.Process
 import System.Timeout (timeout)
 import Test.Tasty.HUnit
@@ -108,6 +112,10 @@ outcome program variables arguments = do
 -- | Assert that the output, the first argument, has that part.
 contains :: String -> String -> Assertion
 contains out part = assertBool (part <> " in:\n" <> out) (part `isInfixOf` out)
+
+-- | A new folder with this in its name, and nothing of it afterwards.
+scratchFolder :: String -> (FilePath -> IO a) -> IO a
+scratchFolder name = bracket (getTemporaryDirectory >>= \temporary -> mkdtemp (temporary </> ("weft-" <> name))) removePathForcibly
 
 -- HTTP -----------------------------------------------------------------------------------
 

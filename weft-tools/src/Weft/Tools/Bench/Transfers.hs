@@ -19,6 +19,7 @@ import Control.Exception (bracket, handle, try)
 import Control.Monad (forM, forM_, forever, unless, when)
 import qualified Data.ByteString.Char8 as B
 import Data.Char (isDigit)
+import Data.IORef
 import qualified Data.Map.Strict as M
 import Data.Text (Text)
 import qualified Data.Text as T
@@ -48,6 +49,7 @@ import Weft.Tools.Subcommand (Subcommand, subcommand)
 data Arguments = Arguments
   { argCapabilities :: ![Int],
     argSeconds :: !Double,
+    argRequests :: !(Maybe Int),
     argLines :: !Int,
     argSubjects :: ![FilePath]
   }
@@ -70,6 +72,7 @@ transfersCommand =
       Arguments
         <$> (some (option positive (short 'N' <> metavar "N" <> help "Number of capabilities; may be repeated (default: 2 and 8)")) <|> pure [2, 8])
         <*> option positive (long "seconds" <> metavar "SECONDS" <> value 8 <> showDefault <> help "Counted time")
+        <*> optional (option positive (long "requests" <> metavar "N" <> help "Count so many requests instead, in 40 seconds at most"))
         <*> option positive (long "lines" <> metavar "N" <> value 12 <> showDefault <> help "Names of lines to print")
         <*> (some (strArgument (metavar "SUBJECT..." <> help "Programs of bin/subjects or bin/peers (default: pong-weft)")) <|> pure ["pong-weft"])
 
@@ -92,6 +95,7 @@ number = T.pack . show
 count :: Env -> Arguments -> FilePath -> Int -> IO [Text]
 count env args subject n = do
   qemu <- found "qemu-x86_64" "Debian's package qemu-user"
+  limiter <- found "prlimit" "Debian's package util-linux"
   program <- found subject "make bench-peers, or cabal"
   plugin <- found "transfers.so" "make bench-peers"
   symbols <- parseSymbols . B.pack <$> readProcess "nm" [program] ""
@@ -104,17 +108,23 @@ count env args subject n = do
       result = envScratch env </> "transfers-result"
       given = concat [',' : name ++ "=" ++ value' | (name, value') <- [("in", commands), ("out", result)] ++ maybe [] id runtime]
       options = maybe [] (const ["--port", "0", "+RTS", "-N" ++ show n, "-A64m", "-V0", "-RTS"]) runtime
-  mapM_ removePathForcibly [commands, result]
+      begun = result <> ".begun"
+  mapM_ removePathForcibly [commands, result, begun]
   createNamedPipe commands 0o600
-  counted <- withChild env (Program qemu (["-plugin", "file=" ++ plugin ++ given, program] ++ options) [] []) $ \child -> do
+  counted <- withChild env (Program limiter (["--as=" <> show (addresses n), qemu, "-plugin", "file=" ++ plugin ++ given, program] ++ options) [] []) $ \child -> do
     line <- hearLine 60 child
     port <- maybe (failWith ("it did not say where it listens: " <> line)) pure (readMaybe (filter isDigit (T.unpack line)))
     withFile commands ReadWriteMode $ \control -> do
       hSetBinaryMode control True
-      asking (if port == 0 then 0 else 4 * n) port $ do
+      asking (if port == 0 then 0 else 4 * n) port $ \answered -> do
+        -- What the first requests of a connection take is left out.
         threadDelay 3000000
+        unless (port == 0) $ untilAnswered answered (20 * 4 * n)
         B.hPut control "s" >> hFlush control
-        threadDelay (round (1e6 * argSeconds args))
+        awaitFile child begun
+        case argRequests args of
+          Just wanted | port /= 0 -> readIORef answered >>= untilAnswered answered . (+ wanted)
+          _ -> threadDelay (round (1e6 * argSeconds args))
         B.hPut control "e" >> hFlush control
         awaitFile child result
     B.readFile result >>= either (failWith . ("the plug-in wrote " <>)) pure . parseCounted
@@ -133,11 +143,11 @@ count env args subject n = do
       pure (case there of first : _ -> Just first; [] -> Nothing)
     filterM' p = fmap concat . mapM (\x -> (\ok -> [x | ok]) <$> p x)
 
--- | Wait for the result, for a minute at most.
+-- | Wait for a file of the plug-in, for half a minute at most.
 awaitFile :: Child -> FilePath -> IO ()
-awaitFile child file = go (600 :: Int)
+awaitFile child file = go (300 :: Int)
   where
-    go 0 = failWith "the plug-in wrote no result"
+    go 0 = failWith ("too slow: the plug-in has not written " <> T.pack (takeFileName file))
     go left = do
       there <- doesFileExist file
       ended <- hasEnded child
@@ -146,17 +156,31 @@ awaitFile child file = go (600 :: Int)
         Just why -> failWith (T.pack (takeFileName file) <> ": the server ended: " <> why)
         Nothing -> threadDelay 100000 >> go (left - 1)
 
--- | Run an action while that many connections send requests in turn, each when the one before has been answered.
-asking :: Int -> Int -> IO a -> IO a
-asking connections port act = go connections []
+-- | How many addresses a server with so many capabilities may use. GHC reserves two thirds of what it may, a terabyte at
+-- most, of which QEMU would keep 7 GB of tables.
+addresses :: Int -> Int
+addresses n = (24 * 1024 + 512 * n) * 1024 * 1024
+
+-- | Wait until so many requests are answered, for 40 seconds at most.
+untilAnswered :: IORef Int -> Int -> IO ()
+untilAnswered answered wanted = go (400 :: Int)
   where
-    go 0 sockets
-      | null sockets = act
-      | otherwise = bracket (forkIO (handle ended (forever (forM_ (reverse sockets) ask)))) killThread (const act)
-    go left sockets = bracket (socket AF_INET Stream defaultProtocol) close $ \s -> do
+    go 0 = readIORef answered >>= \n -> failWith ("too slow: in 40 s it has answered " <> number n <> " requests")
+    go left = readIORef answered >>= \n -> when (n < wanted) (threadDelay 100000 >> go (left - 1))
+
+-- | Run an action while that many connections send requests in turn, each when the one before has been answered. The action
+-- gets the number of those that have been.
+asking :: Int -> Int -> (IORef Int -> IO a) -> IO a
+asking connections port act = newIORef 0 >>= \answered -> go answered connections []
+  where
+    -- Only the thread that asks writes the number.
+    go answered 0 sockets
+      | null sockets = act answered
+      | otherwise = bracket (forkIO (handle ended (forever (forM_ (reverse sockets) (\s -> ask s >> modifyIORef' answered (+ 1)))))) killThread (const (act answered))
+    go answered left sockets = bracket (socket AF_INET Stream defaultProtocol) close $ \s -> do
       connect s (SockAddrInet (fromIntegral port) (tupleToHostAddress (127, 0, 0, 1)))
       setSocketOption s NoDelay 1
-      go (left - 1) (s : sockets)
+      go answered (left - 1) (s : sockets)
     -- What the server's end means is said elsewhere.
     ended :: IOException -> IO ()
     ended _ = pure ()
