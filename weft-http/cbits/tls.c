@@ -113,6 +113,11 @@ static const char *distrust(long result) {
   }
 }
 
+/* Before a call whose errors are looked at. To look whether there are any takes a quarter of clearing. */
+static void clear_errors(void) {
+  if (ERR_peek_error()) ERR_clear_error();
+}
+
 static int failed(struct connection *c) {
   unsigned long e = ERR_peek_error(), last = ERR_peek_last_error();
   int why = ERR_GET_REASON(e);
@@ -369,13 +374,14 @@ static int verify(X509_STORE_CTX *store, void *unused) {
 
 /* Contexts -------------------------------------------------------------------------------------------------------- */
 
-/* `life` in seconds, of a server's sessions; 0 if none is to be resumed. `keylog`: whether keys are told. */
-SSL_CTX *weft_tls_context(int server, long life, int keylog) {
+/* `life` in seconds, of a server's sessions; 0 if none is to be resumed. `keylog`: whether keys are told. `only13`: whether
+ * TLS 1.2 is refused. */
+SSL_CTX *weft_tls_context(int server, long life, int keylog, int only13) {
   ERR_clear_error();
   SSL_CTX *x = SSL_CTX_new(server ? TLS_server_method() : TLS_client_method());
   if (!x) return NULL;
   SSL_CTX_set_security_level(x, 2);
-  if (!SSL_CTX_set_min_proto_version(x, TLS1_2_VERSION) || !SSL_CTX_set_max_proto_version(x, TLS1_3_VERSION) ||
+  if (!SSL_CTX_set_min_proto_version(x, only13 ? TLS1_3_VERSION : TLS1_2_VERSION) || !SSL_CTX_set_max_proto_version(x, TLS1_3_VERSION) ||
       !SSL_CTX_set_ciphersuites(x, "TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256:TLS_AES_128_GCM_SHA256") ||
       !SSL_CTX_set_cipher_list(x, "ECDHE-ECDSA-AES256-GCM-SHA384:ECDHE-RSA-AES256-GCM-SHA384:ECDHE-ECDSA-CHACHA20-POLY1305:"
                                   "ECDHE-RSA-CHACHA20-POLY1305:ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256") ||
@@ -647,7 +653,7 @@ struct connection *weft_tls_connect(SSL_CTX *x, SSL_CTX *own, const char *name, 
 static void feed(struct connection *c, const unsigned char *in, size_t length) {
   c->in = in;
   c->left = length;
-  ERR_clear_error();
+  clear_errors();
 }
 
 int weft_tls_handshake(struct connection *c, const unsigned char *in, size_t length) {
@@ -687,7 +693,6 @@ long weft_tls_read(struct connection *c, const unsigned char *in, size_t length,
     if (e != SSL_ERROR_WANT_READ) c->later = e == SSL_ERROR_ZERO_RETURN ? ENDED : failed(c);
     break;
   }
-  ERR_clear_error();
   c->in = NULL;
   c->pending = c->later ? 1 : (size_t)SSL_pending(c->ssl);
   return got > 0 ? (long)got : c->later;
@@ -698,37 +703,34 @@ struct piece {
   size_t length;
 };
 
-/* Encrypt pieces, one after the other, in records as large as they can be. */
+/* Encrypt pieces, one after the other, in as few records as possible. The first is the small one: it has the head of a
+ * response, and what follows is then encrypted from where it lies, as far as a record is within a piece. */
 int weft_tls_write(struct connection *c, const struct piece *pieces, size_t count) {
   unsigned char joined[TEXT];
-  size_t have = 0, total = 0, n = 0;
-  ERR_clear_error();
+  size_t total = 0, from = 0, n = 0;
+  clear_errors();
   for (size_t i = 0; i < count; i++) total += pieces[i].length;
   if (total == 0) return DONE;
   if (!reserve(c, total + (total / TEXT + 2) * 64)) {
     keep_error(c, "", "out of memory");
     return NO_MEMORY;
   }
-  for (size_t i = 0; i < count; i++) {
-    const unsigned char *at = pieces[i].at;
-    size_t left = pieces[i].length;
-    while (left > 0) {
-      if (have == 0 && (left >= TEXT || i + 1 == count)) {
-        size_t part = left < TEXT ? left : TEXT;
-        if (SSL_write_ex(c->ssl, at, part, &n) != 1) return failed(c);
-        at += part, left -= part;
-        continue;
+  for (size_t size = total % TEXT ? total % TEXT : TEXT; total > 0; total -= size, size = TEXT) {
+    const unsigned char *at = joined;
+    while (from == pieces->length) pieces++, from = 0;
+    if (pieces->length - from >= size) {
+      at = pieces->at + from;
+      from += size;
+    } else
+      for (size_t have = 0; have < size;) {
+        while (from == pieces->length) pieces++, from = 0;
+        size_t part = pieces->length - from;
+        if (part > size - have) part = size - have;
+        memcpy(joined + have, pieces->at + from, part);
+        have += part, from += part;
       }
-      size_t part = left < TEXT - have ? left : TEXT - have;
-      memcpy(joined + have, at, part);
-      at += part, left -= part, have += part;
-      if (have == TEXT) {
-        if (SSL_write_ex(c->ssl, joined, have, &n) != 1) return failed(c);
-        have = 0;
-      }
-    }
+    if (SSL_write_ex(c->ssl, at, size, &n) != 1) return failed(c);
   }
-  if (have > 0 && SSL_write_ex(c->ssl, joined, have, &n) != 1) return failed(c);
   return DONE;
 }
 

@@ -14,8 +14,8 @@
 -- since many clients do so and a request of HTTP says where it ends. A protocol whose clients send messages that only
 -- the end of the stream delimits needs an end mark of its own.
 --
--- Errors are 'IOError's. Any thread may use a server. A handshake that signs with a slow key or verifies certificates runs
--- in a safe call, one at a time for each capability, so that other threads go on.
+-- Errors are 'IOError's. Any thread may use a server. Steps of handshakes run one at a time for each capability, in turn
+-- with its other threads; those that sign with a slow key or verify certificates in a safe call, so that others go on.
 --
 -- = Which certificates are accepted
 --
@@ -103,6 +103,8 @@ data TlsServerSettings = TlsServerSettings
     tlsSessionLife :: Duration,
     -- | How long a handshake may take.
     tlsHandshakeTime :: Duration,
+    -- | The oldest version that is spoken. A client that offers only older ones gets the alert @protocol_version@.
+    tlsLeastVersion :: ProtocolVersion,
     -- | A file to which the keys of all sessions are appended, in the format that Wireshark reads (@SSLKEYLOGFILE@), so that
     -- recorded connections can be read. For debugging: whoever has the file can read them too.
     tlsKeyLog :: Maybe FilePath
@@ -118,7 +120,8 @@ data ClientCertificates
   | OptionalClientCertificatesMemory ByteString
   | RequiredClientCertificatesMemory ByteString
 
--- | No certificate; the protocol @http\/1.1@ but not @h2@; tickets for two hours; ten seconds for a handshake.
+-- | No certificate; the protocol @http\/1.1@ but not @h2@; tickets for two hours; ten seconds for a handshake;
+-- TLS 1.2 and 1.3.
 defaultTlsServerSettings :: TlsServerSettings
 defaultTlsServerSettings =
   TlsServerSettings
@@ -128,6 +131,7 @@ defaultTlsServerSettings =
       tlsSessions = 10000,
       tlsSessionLife = seconds 7200,
       tlsHandshakeTime = seconds 10,
+      tlsLeastVersion = TlsVersion12,
       tlsKeyLog = Nothing
     }
 
@@ -182,7 +186,7 @@ load settings = do
   Loaded credentials <$> loadClientAuthorities settings <*> nameTable (map snd credentials)
 
 loadFor :: TlsServerSettings -> CertificateSource -> IO Credential
-loadFor settings = loadCredential (ServerRole life) (tellsKeys (tlsKeyLog settings))
+loadFor settings = loadCredential (ServerRole life (tlsLeastVersion settings == TlsVersion13)) (tellsKeys (tlsKeyLog settings))
   where
     -- OpenSSL counts whole seconds, and rounds up.
     life = if resumes settings then max 1 (ceiling (toSeconds (tlsSessionLife settings)) - 1) else 0

@@ -159,8 +159,8 @@ int main(int count, char **arguments) {
   assert(weft_tls_start());
   make("one.test", "EC", one, one_key, sizeof one);
   make("two.test", "RSA", two, two_key, sizeof two);
-  SSL_CTX *x = weft_tls_context(1, 100, 1), *y = weft_tls_context(1, 100, 0);
-  trusting = weft_tls_context(0, 0, 1);
+  SSL_CTX *x = weft_tls_context(1, 100, 1, 0), *y = weft_tls_context(1, 100, 0, 0);
+  trusting = weft_tls_context(0, 0, 1, 0);
   assert(weft_tls_add_certificate(x, one, (int)strlen(one), why, sizeof why) == DONE && weft_tls_set_key(x, one_key, (int)strlen(one_key), why, sizeof why) == DONE);
   assert(weft_tls_add_certificate(y, two, (int)strlen(two), why, sizeof why) == DONE && weft_tls_set_key(y, one_key, (int)strlen(one_key), why, sizeof why) == 0);
   assert(weft_tls_set_key(y, two_key, (int)strlen(two_key), why, sizeof why) == DONE && weft_tls_slow(y) && !weft_tls_slow(x));

@@ -11,6 +11,7 @@ module Support
     overTcp,
     loopback,
     connectTo,
+    clientHello,
 
     -- * Servers
     serving,
@@ -92,6 +93,14 @@ connectTo serverSettings clientSettings name = do
   connected <- try (tlsConnect clientSettings name a)
   ended <- takeMVar accepted
   pure ((,) <$> connected <*> ended)
+
+-- | What a client sends first.
+clientHello :: Files -> IO B.ByteString
+clientHello files = do
+  (ours, theirs) <- inMemory
+  client <- forkIO (void (try (tlsConnect (clientFor files) "one.test" ours) :: IO (Either IOException Connection)))
+  bytes <- connReceive theirs noDeadline 16384
+  bytes <$ (killThread client >> connClose theirs)
 
 -- Servers ----------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ import qualified Operating
 import qualified Passwords
 import Program
 import qualified Proxied
+import qualified Secured
 import qualified Sites
 import System.Directory
 import System.Environment (lookupEnv)
@@ -51,7 +52,7 @@ main = do
   there <- doesFileExist program
   unless there (ioError (userError ("no program at " <> program <> ": scripts/build weft makes it")))
   bracket site removePathForcibly $ \folder ->
-    defaultMain (testGroup "weft" [serving program folder, Operating.tests program, ManualPage.tests program, Answering.tests program, Behind.tests program, Measuring.tests program, Passwords.tests program, Listening.tests program, NotReading.tests program, Names.tests program, Sites.tests program, Proxied.tests program, Insight.tests program folder, Gate.tests program, Cores.tests program, Cbench.tests program, Controlled.tests program, Userland.tests program folder, refusing program folder, doctor program])
+    defaultMain (testGroup "weft" [serving program folder, Operating.tests program, ManualPage.tests program, Answering.tests program, Behind.tests program, Measuring.tests program, Passwords.tests program, Listening.tests program, NotReading.tests program, Secured.tests program, Names.tests program, Sites.tests program, Proxied.tests program, Insight.tests program folder, Gate.tests program, Cores.tests program, Cbench.tests program, Controlled.tests program, Userland.tests program folder, refusing program folder, doctor program])
 
 -- | A folder to serve.
 site :: IO FilePath

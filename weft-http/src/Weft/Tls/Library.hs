@@ -84,8 +84,8 @@ newtype Context = Context (ForeignPtr CContext)
 
 -- | What a context is for.
 data Role
-  = -- | The seconds for which sessions can be resumed, 0 for never.
-    ServerRole !Int
+  = -- | The seconds for which sessions can be resumed, 0 for never; and whether TLS 1.2 is refused.
+    ServerRole !Int !Bool
   | ClientRole
 
 -- | An empty context, and whether its connections tell their keys ('keyLines').
@@ -94,11 +94,11 @@ newContext role tellsKeys = do
   started <- c_start
   when (started == 0) (throwIO exhausted)
   p <- case role of
-    ServerRole life -> c_context 1 (fromIntegral life) told
-    ClientRole -> c_context 0 0 told
+    ServerRole life only13 -> c_context 1 (fromIntegral life) (flag tellsKeys) (flag only13)
+    ClientRole -> c_context 0 0 (flag tellsKeys) 0
   Context <$> owned c_contextFree p
   where
-    told = if tellsKeys then 1 else 0
+    flag b = if b then 1 else 0
 
 -- | Add a certificate, a block in PEM: the first is the context's own. If it cannot be read, the result is 'Nothing', and
 -- if it is refused, the reason.
@@ -422,7 +422,7 @@ peekBegun p = peekByteOff p 24
 
 foreign import ccall unsafe "weft_tls_start" c_start :: IO CInt
 
-foreign import ccall safe "weft_tls_context" c_context :: CInt -> CLong -> CInt -> IO (Ptr CContext)
+foreign import ccall safe "weft_tls_context" c_context :: CInt -> CLong -> CInt -> CInt -> IO (Ptr CContext)
 
 foreign import ccall "&weft_tls_context_free" c_contextFree :: FinalizerPtr CContext
 

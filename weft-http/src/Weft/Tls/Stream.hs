@@ -28,17 +28,22 @@ import Control.Monad (unless, void, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Internal as B (toForeignPtr)
+import Data.Foldable (fold)
 import Data.IORef
-import Data.Maybe (isNothing)
+import Data.Maybe (isJust, isNothing)
 import Data.Word (Word8)
-import Foreign (ForeignPtr, Ptr, allocaBytes, nullPtr, plusPtr, pokeByteOff, touchForeignPtr)
+import Foreign (Ptr, allocaBytes, free, mallocBytes, nullPtr, plusPtr, pokeByteOff, touchForeignPtr)
 import Foreign.C.Error (Errno, eBADF, eINVAL, ePIPE, errnoToIOError)
 import Foreign.C.Types (CSize)
 import GHC.ForeignPtr (unsafeForeignPtrToPtr)
-import GHC.IO.Exception (IOErrorType (EOF, InvalidArgument, PermissionDenied, ProtocolError, TimeExpired), IOException (..))
+import GHC.IO.Exception (IOErrorType (EOF, PermissionDenied, ProtocolError, TimeExpired), IOException (..))
+import System.IO.Error (mkIOError)
 import System.IO.Unsafe (unsafePerformIO)
+import System.Posix.Types (Fd (..))
 import Weft.Core.Each (Each, newEach, own)
 import Weft.Core.Time (until)
+import Weft.FFI.Errno (throwIfNegative)
+import Weft.FFI.Socket (cReadAt)
 import Weft.Sys (now)
 import Weft.Timer (within)
 import Weft.Tls.Library
@@ -132,7 +137,7 @@ handshakeOver (Handshaking side endpoint slowly keeps keys) deadline below = (`o
     steps before left ServerSide = receive before left
     steps before left ClientSide = step before left
     step before bytes = do
-      (outcome, left) <- if slowly then exclusively (handshakeSlowly endpoint bytes) else handshake endpoint bytes
+      (outcome, left) <- inTurn ((if slowly then handshakeSlowly else handshake) endpoint bytes)
       case outcome of
         HandshakeDone -> pure left
         HandshakeWaits -> flush >> receive before left
@@ -152,10 +157,12 @@ handshakeOver (Handshaking side endpoint slowly keeps keys) deadline below = (`o
 largestHandshake :: Int
 largestHandshake = 131072
 
--- | Run a step that takes long: one at a time for each capability, in the order in which they come. It runs on a thread of
--- the operating system of its own, so that the capability goes on; several would take the time of established connections.
-exclusively :: IO a -> IO a
-exclusively act = own turns >>= \turn -> withMVar turn (const act)
+-- | Run a step: one at a time for each capability, in the order in which they come. So of many handshakes that begin at
+-- once only one is among the threads that can run, and established connections wait for one step in each round. A step
+-- that takes long runs on a thread of the operating system of its own, so that the capability goes on; several would take
+-- the time of established connections.
+inTurn :: IO a -> IO a
+inTurn act = own turns >>= \turn -> withMVar turn (const act)
 
 turns :: Each (MVar ())
 turns = unsafePerformIO (newEach (newMVar ()))
@@ -200,8 +207,8 @@ using s loc act = mask_ $ do
 -- | Free the endpoint of a closed connection, unless it is in use: then its user does.
 reap :: Session -> IO ()
 reap s = mask_ $ do
-  free <- tryTakeMVar (sessionTurn s)
-  case free of
+  idle <- tryTakeMVar (sessionTurn s)
+  case idle of
     Nothing -> pure ()
     Just () -> release (sessionEndpoint s) >> putMVar (sessionTurn s) ()
 
@@ -209,8 +216,8 @@ reap s = mask_ $ do
 -- deadline.
 asSender :: Session -> Instant -> IO a -> IO a
 asSender s deadline act = mask_ $ do
-  free <- tryTakeMVar (sessionSender s)
-  when (isNothing free) acquire
+  idle <- tryTakeMVar (sessionSender s)
+  when (isNothing idle) acquire
   r <- (act `onException` putMVar (sessionSender s) ()) `onException` (now >>= afterwards s)
   putMVar (sessionSender s) ()
   r <$ afterwards s deadline
@@ -243,8 +250,8 @@ afterwards s deadline = do
   wanted <- readIORef (sessionUrgent s)
   when wanted $ do
     sent <- mask_ $ do
-      free <- tryTakeMVar (sessionSender s)
-      case free of
+      idle <- tryTakeMVar (sessionSender s)
+      case idle of
         Nothing -> pure False
         Just () -> do
           writeIORef (sessionUrgent s) False
@@ -257,8 +264,8 @@ operations :: Operations Session
 operations =
   Operations
     { opReceive = receiveClear,
-      opSend = \s deadline (Region p n) -> sendGroups s deadline [Group n [(p, n)] []],
-      opSendMany = \s deadline strings -> sendGroups s deadline (groups strings),
+      opSend = \s deadline (Region p n) -> sendPieces s deadline [(p, n)] (pure ()),
+      opSendMany = sendStrings,
       opSendFile = sendFileClear,
       opShutdownSend = shutdownClear,
       opClose = \s -> closeBy connClose s,
@@ -322,66 +329,87 @@ fewAnswers, manyAnswers :: Int
 fewAnswers = 1024
 manyAnswers = 65536
 
--- | Pieces that are encrypted and sent together: their size, the pieces, and what keeps them.
-data Group = Group !Int [(Ptr Word8, Int)] [ForeignPtr Word8]
-
--- | Join strings, and cut those that are longer than a group.
-groups :: [ByteString] -> [Group]
-groups = go 0 [] []
-  where
-    go size pieces kept strings = case strings of
-      [] -> [Group size (reverse pieces) kept | size > 0]
-      string : rest
-        | n == 0 -> go size pieces kept rest
-        | size + n <= groupSize -> go (size + n) ((at, n) : pieces) (fp : kept) rest
-        | size > 0 -> Group size (reverse pieces) kept : go 0 [] [] strings
-        | otherwise -> Group n [(at, n)] [fp] : go 0 [] [] rest
-        where
-          (fp, off, n) = B.toForeignPtr string
-          at = unsafeForeignPtrToPtr fp `plusPtr` off
-
 -- | The most bytes that are encrypted before they are sent: three records, with which 64 KiB of encrypted bytes are never
 -- reached.
 groupSize :: Int
 groupSize = 49152
 
--- | Encrypt and send. If it throws, nothing more can be sent.
-sendGroups :: Session -> Instant -> [Group] -> IO ()
-sendGroups s deadline all' = do
+-- | Encrypt and send strings.
+sendStrings :: Session -> Instant -> [ByteString] -> IO ()
+sendStrings s deadline strings = withPlaces strings (sendPieces s deadline)
+
+-- | Where strings lie, and an action that keeps them until it is run.
+withPlaces :: [ByteString] -> ([(Ptr Word8, Int)] -> IO () -> IO a) -> IO a
+withPlaces strings act = act [(unsafeForeignPtrToPtr fp `plusPtr` off, n) | (fp, off, n) <- places] (mapM_ (\(fp, _, _) -> touchForeignPtr fp) places)
+  where
+    places = map B.toForeignPtr strings
+
+-- | Encrypt and send pieces of memory. Each group of at most 'groupSize' bytes is sent by one call. When all is encrypted,
+-- the action is run, which keeps the memory until then: a peer that does not receive holds only what is encrypted. If it
+-- throws, nothing more can be sent.
+sendPieces :: Session -> Instant -> [(Ptr Word8, Int)] -> IO () -> IO ()
+sendPieces s deadline pieces keep = do
   checkOpen s "connSend"
   ending <- readIORef (sessionEnding s)
   unless (ending == Open) (failed "connSend" ePIPE)
   checkWhole s
   -- An exception between two groups leaves a part sent.
-  mask_ (mapM_ sendGroup all' `onException` writeIORef (sessionCut s) True)
+  mask_ (groups pieces `onException` writeIORef (sessionCut s) True)
   where
-    sendGroup (Group size pieces kept)
-      | size > groupSize, [(at, n)] <- pieces = mapM_ (\from -> sendPieces [(at `plusPtr` from, min groupSize (n - from))]) [0, groupSize .. n - 1] >> mapM_ touchForeignPtr kept
-      | otherwise = sendPieces pieces >> mapM_ touchForeignPtr kept
-    sendPieces pieces = asSender s deadline $ do
+    groups rest = case splitPieces groupSize rest of
+      ([], _) -> pure ()
+      (group, []) -> sendGroup group keep
+      (group, rest') -> sendGroup group (pure ()) >> groups rest'
+    sendGroup group encrypted = asSender s deadline $ do
       checkWhole s
       taken <- using s "connSend" $ \endpoint -> do
-        r <- withPieces pieces (writeClear endpoint)
+        r <- withPieces group (writeClear endpoint)
         case r of
-          Nothing -> takeOutput endpoint
+          Nothing -> encrypted >> takeOutput endpoint
           Just _ -> failed "connSend" ePIPE
       sendOutput s deadline taken
-    withPieces pieces act = let count = length pieces in allocaBytes (16 * count) $ \table -> fill table 0 pieces >> act table count
+    withPieces group act = let count = length group in allocaBytes (16 * count) $ \table -> fill table 0 group >> act table count
     fill :: Ptr (Ptr Word8, CSize) -> Int -> [(Ptr Word8, Int)] -> IO ()
     fill _ _ [] = pure ()
     fill table i ((at, n) : rest) = pokeByteOff table i at >> pokeByteOff table (i + 8) n >> fill table (i + 16) rest
 
--- | If the file ends early, more can be sent afterwards, as with the kernel's sockets.
+-- | The first bytes of pieces, at most that many, and the others. Empty pieces are left out.
+splitPieces :: Int -> [(Ptr Word8, Int)] -> ([(Ptr Word8, Int)], [(Ptr Word8, Int)])
+splitPieces _ [] = ([], [])
+splitPieces room pieces@((at, n) : rest)
+  | n == 0 = splitPieces room rest
+  | room == 0 = ([], pieces)
+  | n <= room = let (first, others) = splitPieces (room - n) rest in ((at, n) : first, others)
+  | otherwise = ([(at, room)], (at `plusPtr` room, n - room) : rest)
+
+-- | The strings go with the first bytes of the file. If the file ends early, more can be sent afterwards, as with the
+-- kernel's sockets. What is read is freed as soon as it is encrypted, and leaves nothing to collect.
 sendFileClear :: Session -> Instant -> [ByteString] -> FileRange -> IO ()
-sendFileClear s deadline strings range = mask_ $ do
-  sendGroups s deadline (groups strings)
-  sendFileByReading (\piece -> sendGroups s deadline (groups [piece])) range `catch` \e -> do
-    unless (tooShort e) (writeIORef (sessionCut s) True)
-    throwIO e
+sendFileClear s deadline strings (FileRange (Fd fd) from size)
+  | from < 0 || size < 0 = sendStrings s deadline strings >> failed loc eINVAL
+  | size == 0 = sendStrings s deadline strings
+  | otherwise = mask_ (parts (Just strings) from size)
   where
-    -- Or an invalid part of the file, of which nothing was sent.
-    tooShort :: SomeException -> Bool
-    tooShort e = maybe False ((`elem` [EOF, InvalidArgument]) . ioe_type) (fromException e)
+    loc = "connSendFile"
+    parts before offset left = when (isJust before || left > 0) $ do
+      -- With the strings it makes one group.
+      let room = max 1 (groupSize - maybe 0 (sum . map B.length) before)
+          most = fromIntegral (min left (fromIntegral room)) :: Int
+      n <- part (fold before) offset most
+      parts Nothing (offset + fromIntegral n) (left - fromIntegral n)
+    part before offset most = do
+      memory <- mallocBytes most
+      held <- newIORef True
+      let drop' = readIORef held >>= \here -> when here (writeIORef held False >> free memory)
+      (`finally` drop') $ do
+        n <- throwIfNegative ("Weft.Tls." <> loc) (cReadAt fd memory (fromIntegral most) offset) `onException` cut
+        when (n == 0) $ do
+          sendStrings s deadline before
+          ioError (mkIOError EOF ("Weft.Tls." <> loc) Nothing Nothing)
+        withPlaces before $ \places kept -> sendPieces s deadline (places <> [(memory, fromIntegral n)]) (kept >> drop')
+        pure (fromIntegral n :: Int)
+    -- A part of what was announced may have been sent.
+    cut = writeIORef (sessionCut s) True
 
 -- | Send a close_notify alert, and end the sending direction below. If it throws, it can be repeated. If sending was cut
 -- off, the peer gets no alert, and so learns that what it received is not all.

@@ -64,6 +64,38 @@ tests = withFiles $ \get ->
           connReceive s noDeadline 10 >>= (@?= B8.pack "still")
         writeIORef stop True
         takeMVar reloading >>= (@?= []),
+      testCase "a burst of handshakes: an established connection waits for few of them" $ do
+        files <- get
+        shell' (folderOf files) "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30 -subj /CN=fast -keyout fast.key -out fast.pem"
+        server <- newTlsServer (settingsFor files ["fast"])
+        hello <- clientHello files
+        (a, b) <- inMemory
+        accepted <- newEmptyMVar
+        _ <- forkOn 0 (tlsAccept server b >>= putMVar accepted)
+        c <- tlsConnect (clientFor files) {tlsTrust = TrustAnything} "one.test" a
+        s <- takeMVar accepted
+        answered <- newIORef (0 :: Int)
+        before <- newEmptyMVar
+        _ <- forkOn 0 . quietly . forever $ connReceive s noDeadline 10 >>= connSendBytes s noDeadline
+        bounded $ do
+          ends <- replicateM 300 $ do
+            (ours, theirs) <- inMemory
+            connSendBytes ours noDeadline hello
+            pure (ours, theirs)
+          -- All begin in one round of the capability; the answers are counted as they come.
+          done <- newEmptyMVar
+          _ <- forkOn 0 $ do
+            forM_ ends $ \(ours, theirs) -> do
+              _ <- forkOn 0 (quietly (void (tlsAccept server theirs)))
+              forkOn 0 (quietly (connReceive ours noDeadline 16384 >> modifyIORef' answered (+ 1)))
+            _ <- forkOn 0 $ do
+              replicateM_ 3 (connSendBytes c noDeadline (B8.pack "x") >> connReceive c noDeadline 10)
+              readIORef answered >>= putMVar before
+            putMVar done ()
+          takeMVar done
+          n <- takeMVar before
+          assertBool (show n <> " of 300 handshakes before three exchanges") (n < 150)
+          mapM_ (\(ours, theirs) -> connClose ours >> connClose theirs) ends,
       testCase "a client that has to be asked for another key share" $ do
         files <- get
         serving (settingsFor files ["one"]) $ \port _ _ -> do
@@ -99,6 +131,10 @@ pairOf files server = do
   c <- tlsConnect (clientFor files) "one.test" a
   s <- takeMVar accepted >>= either (throwIO :: IOException -> IO Connection) pure
   pure (c, s)
+
+-- | For threads whose connection the test closes.
+quietly :: IO () -> IO ()
+quietly act = void (try act :: IO (Either IOException ()))
 
 bounded :: IO a -> IO a
 bounded act = timeout 120000000 act >>= maybe (assertFailure "not finished after two minutes") pure

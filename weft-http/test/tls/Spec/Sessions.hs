@@ -1,19 +1,24 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- The memory of the sessions that a server keeps for resumption.
+-- Memory: of the sessions that a server keeps for resumption, and of handshakes that fail.
 module Spec.Sessions
   ( tests,
   )
 where
 
-import Control.Concurrent (forkIO, threadDelay)
-import Control.Monad (replicateM_, unless, void)
+import Control.Concurrent
+import Control.Exception (IOException, try)
+import Control.Monad (forM_, replicateM_, unless, void)
+import qualified Data.ByteString as B
 import Data.Char (isDigit)
 import Data.IORef (writeIORef)
 import Data.List (isInfixOf)
+import Foreign.C.Types (CSize (..))
 import GHC.Stats (GCDetails (gcdetails_live_bytes), RTSStats (gc), getRTSStats)
 import Support
+import System.Environment (lookupEnv)
+import System.FilePath ((</>))
 import System.Mem (performMajorGC)
 import System.Timeout (timeout)
 import Test.Tasty
@@ -40,7 +45,38 @@ tests = withFiles $ \get ->
                 case [read n | l <- lines out, "connections in" `isInfixOf` l, (n@(_ : _), _) <- [span isDigit l]] of
                   n : _ -> pure n
                   [] -> assertFailure (out <> err)
-          measured 50 (void (handshakes "1")) (handshakes "4")
+          measured 50 (void (handshakes "1")) (handshakes "4"),
+      testCase "handshakes that fail at each step leave nothing (their number: WEFT_TEST_HANDSHAKES)" $ do
+        files <- get
+        many <- maybe 1200 read <$> lookupEnv "WEFT_TEST_HANDSHAKES"
+        server <- newTlsServer (settingsFor files ["one"])
+        asking <- newTlsServer (settingsFor files ["one"]) {tlsClientCertificates = RequiredClientCertificates (folderOf files </> "ca.pem")}
+        hello <- clientHello files
+        let failing = do
+              -- The client's part ends: before its first byte, within its first record, after it; or goes on with rubbish.
+              forM_ [B.empty, B.take 3 hello, B.take (B.length hello `div` 2) hello, hello, hello <> rubbish 0x16, hello <> rubbish 0x17, hello <> hello, rubbish 0x16, "GET / HTTP/1.1\r\n\r\n"] $ \sent -> do
+                (ours, theirs) <- inMemory
+                done <- begin (tlsAccept server theirs)
+                connSendBytes ours noDeadline sent >> connShutdownSend ours noDeadline
+                takeMVar done >>= assertBool "it failed"
+                connClose ours
+              -- The client does not trust the server, has no certificate, or has one of another authority.
+              forM_ [(server, (clientFor files) {tlsTrust = TrustAuthorities (folderOf files </> "ca2.pem")}), (asking, clientFor files), (asking, (clientFor files) {tlsClientCertificate = Just (sourceOf files "foreign")})] $ \(with, how) -> do
+                (ours, theirs) <- inMemory
+                done <- begin (tlsAccept with theirs)
+                _ <- try (tlsConnect how "one.test" ours >>= connClose) :: IO (Either IOException ())
+                takeMVar done >>= assertBool "it failed"
+            begin act = do
+              done <- newEmptyMVar
+              done <$ forkIO ((try act :: IO (Either IOException Connection)) >>= either (const (pure True)) (\c -> False <$ connClose c) >>= putMVar done)
+        replicateM_ 20 failing
+        before <- lent
+        replicateM_ (many `div` 12) failing
+        -- One that is left holds 15 KB. Tests that run at the same time hold memory too, for a while.
+        let settled = do
+              now' <- lent
+              unless (now' < before + 2000000) (threadDelay 200000 >> settled)
+        timeout 60000000 settled >>= maybe (lent >>= \now' -> assertFailure (show (toInteger now' - toInteger before) <> " bytes are left")) pure
     ]
   where
     -- A warm-up, and what makes sessions and returns their number, which has to be at least the first argument.
@@ -55,6 +91,9 @@ tests = withFiles $ \get ->
             live <- liveBytes
             unless (live < before + 3000 * fromIntegral made) (threadDelay 200000 >> settled)
       timeout 60000000 settled >>= maybe (liveBytes >>= \live -> assertFailure (show (toInteger live - toInteger before) <> " bytes for " <> show made)) pure
+    lent = performMajorGC >> c_lent
+    -- A record of that type with 60 bytes.
+    rubbish kind = B.pack [kind, 3, 3, 0, 60] <> B.replicate 60 120
     liveBytes = performMajorGC >> fmap (gcdetails_live_bytes . gc) getRTSStats
     handshake files server = do
       (ours, theirs) <- inMemory
@@ -66,3 +105,5 @@ tests = withFiles $ \get ->
       received <- connReceive client noDeadline 1
       received @?= "x"
       connClose client
+
+foreign import ccall unsafe "peer_lent" c_lent :: IO CSize

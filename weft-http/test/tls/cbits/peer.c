@@ -1,6 +1,7 @@
 /* A peer for tests: OpenSSL's usual interface over two memory BIOs, without the checks and limits of Weft.Tls. One thread
  * at a time. */
 
+#include <malloc.h>
 #include <openssl/ssl.h>
 #include <stdlib.h>
 
@@ -41,3 +42,9 @@ int peer_update(struct peer *p, int both) {
   return SSL_do_handshake(p->ssl);
 }
 int peer_end(struct peer *p) { return SSL_shutdown(p->ssl); }
+
+/* The bytes that malloc has lent. */
+size_t peer_lent(void) {
+  struct mallinfo2 m = mallinfo2();
+  return m.uordblks + m.hblkhd;
+}

@@ -224,6 +224,8 @@ inconsistent sources =
     [ ["no folder: give weft serve DIR, or 'folder' in the configuration file" | isNothing (folder settings), null (proxies settings), Map.null hosts],
       ["hosts." <> name <> ": no folder, no redirect, and no proxy" | (name, s) <- Map.toList hosts, isNothing (folder s), null (redirects s), null (proxies s)],
       ["--https-redirect needs a certificate, as there is no HTTPS without one: --certificate, --key" | null (certificatesOf sources), redirecting],
+      ["--client-ca needs a certificate, as without HTTPS no client shows its own: --certificate, --key" | null (certificatesOf sources), isJust (clientCa settings)],
+      ["--client-ca-optional needs --client-ca, with the authorities of those certificates that clients may have" | clientCaOptional settings, isNothing (clientCa settings)],
       ["--" <> name <> " has an address of --" <> other | (name, own, other, others) <- besides, or [overlap a b | a <- own, b <- others]],
       ["--stack has one address, so --listen cannot be given as well" | stacked, not (null (listens settings))],
       ["--stack has an address, so --host cannot be given as well" | stacked, host settings /= host defaults],

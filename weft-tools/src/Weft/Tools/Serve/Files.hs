@@ -31,7 +31,7 @@ import System.FilePath (takeDirectory)
 import System.Posix.Files (fileAccess)
 import Weft.Http (limitHeadTime)
 import Weft.Static (StaticSettings (..), defaultStaticSettings, staticApp, withStatic)
-import Weft.Tls (CertificateSource (..), TlsServer, TlsServerSettings (..), defaultTlsServerSettings, newTlsServer, servedNames)
+import Weft.Tls (CertificateSource (..), ClientCertificates (..), TlsServer, TlsServerSettings (..), defaultTlsServerSettings, newTlsServer, servedNames)
 import Weft.Tools.Serve.BasicAuth (readPasswords)
 import Weft.Tools.Serve.Messages
 import Weft.Tools.Serve.Respond (requesting)
@@ -73,10 +73,16 @@ loadCertificates sources = case certificatesOf sources of
         defaultTlsServerSettings
           { tlsCertificates = certificateSources sources,
             tlsProtocols = map fromString (["h2" | http2 settings] <> ["http/1.1"]),
-            tlsHandshakeTime = limitHeadTime (limits settings)
+            tlsHandshakeTime = limitHeadTime (limits settings),
+            tlsClientCertificates = clientCertificates settings,
+            tlsLeastVersion = tlsMin settings
           }
   where
     settings = sourcesMain sources
+
+-- | Whether clients have to show certificates, and of which authorities.
+clientCertificates :: Settings -> ClientCertificates
+clientCertificates settings = maybe NoClientCertificates (if clientCaOptional settings then OptionalClientCertificates else RequiredClientCertificates) (clientCa settings)
 
 -- Faults ---------------------------------------------------------------------------------
 
@@ -95,9 +101,9 @@ faultsOf sources =
     failures :: (a -> IO b) -> [a] -> IO [String]
     failures act = fmap (map explained . lefts) . mapM (try . act)
     certificateFaults = do
-      loaded <- mapM (\source -> try (newTlsServer defaultTlsServerSettings {tlsCertificates = [source]})) (certificateSources sources)
+      loaded <- mapM (\source -> try (newTlsServer defaultTlsServerSettings {tlsCertificates = [source], tlsClientCertificates = clientCertificates (sourcesMain sources)})) (certificateSources sources)
       named <- concat <$> mapM servedNames (rights loaded)
-      pure (map explained (lefts loaded) <> unusedCertificates sources named)
+      pure (nub (map explained (lefts loaded)) <> unusedCertificates sources named)
 
 -- | The hosts whose own certificate no client gets, since it is for other names or an earlier certificate is for the same
 -- one, given the names of those that could be loaded. A client that connects to an address sends no name (RFC 6066, 3),

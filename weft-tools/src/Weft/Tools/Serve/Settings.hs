@@ -41,6 +41,7 @@ import Weft.Http (Limits (..), ProxyProtocol (..), defaultLimits)
 import Weft.Static (StaticSettings (..), defaultStaticSettings)
 import Weft.Tools.Serve.Stack (StackChoice, stackFrom)
 import Weft.Tools.Serve.Values
+import Weft.Transport (ProtocolVersion (..))
 
 -- | All settings.
 data Settings = Settings
@@ -61,6 +62,11 @@ data Settings = Settings
     stack :: Maybe StackChoice,
     certificate :: Maybe FilePath,
     key :: Maybe FilePath,
+    -- | The file of the authorities that clients' certificates have to be of.
+    clientCa :: Maybe FilePath,
+    -- | Whether a client may have none.
+    clientCaOptional :: Bool,
+    tlsMin :: ProtocolVersion,
     index :: [ByteString],
     listing :: Bool,
     headers :: [Header],
@@ -114,6 +120,9 @@ defaults =
       stack = Nothing,
       certificate = Nothing,
       key = Nothing,
+      clientCa = Nothing,
+      clientCaOptional = False,
+      tlsMin = TlsVersion12,
       index = ["index.html", "index.htm"],
       listing = False,
       headers = [],
@@ -207,6 +216,12 @@ table =
       one filled (\v s -> s {certificate = Just v}),
     live Where "key" (One "FILE") "The certificate's private key (PEM)" $
       one filled (\v s -> s {key = Just v}),
+    fixed Where "client-ca" (One "FILE") "Only clients with a certificate of one of these authorities (PEM) are served over HTTPS, whichever host they ask for; others fail in the handshake. A reload reads the file again, for new connections" $
+      one filled (\v s -> s {clientCa = Just v}),
+    fixed Where "client-ca-optional" Switch "With --client-ca, serve clients without a certificate too, but none with a wrong one" $
+      switch (\v s -> s {clientCaOptional = v}),
+    fixed Where "tls-min" (OneOf "VERSION" ["1.2", "1.3"]) "The oldest version of TLS that is spoken: 1.2 or 1.3 (1.2)" $
+      one (among [("1.2", TlsVersion12), ("1.3", TlsVersion13)]) (\v s -> s {tlsMin = v}),
     fixed Where "cores" (One "N") "Cores to use (all that the process may use, up to the quota of its control group)" $
       one (range 1 256) (\v s -> s {cores = Just v}),
     fixed Where "backend" (OneOf "NAME" backendNames) ("Event mechanism: " <> unwords backendNames <> " (the first that works)") $
