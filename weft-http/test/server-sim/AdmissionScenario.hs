@@ -22,7 +22,7 @@ import Weft.Http.Limits (Limits (..), defaultLimits)
 import Weft.Http.Table
 import Weft.Http.Types (cellCount, cellPhase, phaseBusy)
 import Weft.Http2.Control (Http2Control (..))
-import Weft.IdleTimer (newPausedIdleTimer)
+import Weft.Runtime.IdleTimer (newPausedIdleTimer)
 import Weft.Sys (newAtomicWords, now, pokeWord)
 
 -- | As many HTTP\/2 connections as are allowed, and two more at once. They became idle a millisecond after one another;
