@@ -64,7 +64,7 @@ matrix: ## Run the tests on newer compilers in chroots (MATRIX="9.6 9.10"; BENCH
 	@[ -z "$(BENCH)" ] || $(MAKE) bench-peers
 	@BENCH="$(BENCH)" BENCH_ARGS="$(BENCH_ARGS)" scripts/matrix $(MATRIX)
 
-verify: deb ## What takes too long for every change: planted bugs, long searches and programs in lockstep, sanitizers, a soak, 10^7 tampered packets and requests, transfers of 1 GB, the Debian package, the README's lines, ten other libraries' suites relinked
+verify: deb ## What takes too long for every change: planted bugs, long searches and programs in lockstep, sanitizers, a soak, 10^7 tampered packets and requests, transfers of 1 GB, the source distributions, the Debian package, the README's lines, ten other libraries' suites relinked
 	@scripts/deps build test
 	WEFT_MUTANTS=1 scripts/cabal test --enable-tests weft-core:test:mutants
 	WEFT_SIM_SECONDS=$(SIM_SECONDS) scripts/cabal test --enable-tests weft-core:test:wake
@@ -78,6 +78,7 @@ verify: deb ## What takes too long for every change: planted bugs, long searches
 	WEFT_TCP_MUTATIONS=10000000 scripts/cabal test --enable-tests weft-tcp:test:tcp --test-options='-p wire'
 	WEFT_TCP_SEEDS=$(TCP_SEEDS) TASTY_TIMEOUT=1200s WEFT_TEST_STALL=1100 scripts/cabal test --enable-tests weft-tcp:test:tcp --test-options='-p byte-exact'
 	WEFT_TCP_LARGE=1 scripts/cabal test --enable-tests weft-tcp:test:tcp-kernel
+	@scripts/sdist
 	@scripts/deps matrix
 	@scripts/try-deb
 	@scripts/deps readme

@@ -89,10 +89,10 @@ wake = Suite ("test" </> "wake") ["sim"] ["test" </> "support"] 60 "by the sched
       | "Core/Boundary" `isPrefixOf` mutantModule m || "refused" `isInfixOf` mutantName m = "(/callbacks that throw/ || /handlers throw/ || /callbacks run/ || /armed again/) && !/io_uring/ && !/ARM/"
       | otherwise = "!/io_uring/ && !/ARM/"
 lockstep = Suite ("test" </> "lockstep-sim") ["sim"] ["test" </> "support"] 60 "by WEFT_LOCKSTEP_SEED" coreModules (const "!/io_uring/")
-loops = Suite (hybrid </> "test" </> "hybrid-loops") [hybrid </> "sim", "sim"] ["test" </> "support", ".." </> "weft" </> "src"] 60 "by the schedule" (coreModules <> loopModules) (maybe "/parking/ || /epoll/" (among loopPlants))
+loops = Suite (simulated </> "test" </> "hybrid-loops") [simulated </> "hybrid", "sim"] ["test" </> "support", ".." </> "weft" </> "src"] 60 "by the schedule" (coreModules <> loopModules) (maybe "/parking/ || /epoll/" (among loopPlants))
   where
     loopModules = [(hybrid </> "src", "Weft" </> "Hybrid" </> m) | m <- ["Blocked.hs", "Descriptor.hs", "DescriptorTable.hs", "Interpreter.hs", "Monad.hs", "MVar.hs", "Park.hs", "Policy.hs", "Ready.hs", "Scheduler.hs", "Shutdown.hs", "Thread.hs", "Timer.hs", "Trace.hs", "Watchdog.hs"]]
-server = Suite (http </> "test" </> "server-sim") [http </> "sim", hybrid </> "sim", "sim"] behind 600 "by the schedule" (coreModules <> serverModules) testsOf
+server = Suite (simulated </> "test" </> "server-sim") [simulated </> "http", simulated </> "hybrid", "sim"] behind 600 "by the schedule" (coreModules <> serverModules) testsOf
   where
     behind = ["test" </> "support", ".." </> "weft" </> "src", http </> "src", http </> "protocol", "core", "src", "src-linux"]
     testsOf = maybe (intercalate " || " (nub (map fst serverPlants))) (among serverPlants)
@@ -105,9 +105,10 @@ http2Core = Suite (http </> "test" </> "http2-core") [] [http </> "protocol", "c
 among :: [(String, Mutant)] -> Mutant -> String
 among plants m = fromMaybe "/epoll/" (lookup (mutantName m) [(mutantName p, tests) | (tests, p) <- plants])
 
-hybrid, http :: FilePath
+hybrid, http, simulated :: FilePath
 hybrid = ".." </> "weft-hybrid"
 http = ".." </> "weft-http"
+simulated = ".." </> "sim-test"
 
 coreModules :: [(FilePath, FilePath)]
 coreModules =
