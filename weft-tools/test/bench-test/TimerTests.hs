@@ -28,34 +28,26 @@ timers =
           @?= Right (SubjectMetrics (M.fromList [("wall_s", 1.5), ("early", 0), ("cpu_s", 0.028)]))
         either (const True) (const False) (eitherDecode "{\"wall_s\": \"long\"}" :: Either String SubjectMetrics) @? "words",
       testCase "ghc is spared ten million threads" $ do
-        threadsOf "ghc" Own @?= [10000, 100000, 1000000, 1000000]
-        threadsOf "weft" Own @?= [10000, 100000, 1000000, 10000000, 1000000]
-        threadsOf "weft" SearchQueue @?= threadsOf "weft" Own
-        threadsOf "go" Own @?= threadsOf "weft" Own,
-      testCase "trials take turns with the search queue" $
-        [caseParams (trialCase (\_ _ -> pure M.empty) t) | t <- take 2 (delayTrials defaultPlan)]
-          @?= [size 10000 ++ [("mode", Word "default")], size 10000 ++ [("mode", Word "psq")]],
-      testCase "a bound on one queue is not judged by the other" $
-        figureRounds [run "weft" (size 1 ++ [modeParam SearchQueue]) "x" [1]] (Metric "weft" (modeParam Own : size 1) "x")
-          @?= M.empty,
+        threadsOf "ghc" @?= [10000, 100000, 1000000, 1000000]
+        threadsOf "weft" @?= [10000, 100000, 1000000, 10000000, 1000000]
+        threadsOf "go" @?= threadsOf "weft",
       testCase "the paper's figure" $ do
         let chart = chartOf "t" "wall_s" (paperFigure measured)
         case chartAxis chart of
           Line name places -> (name, places) @?= ("threads", [10, 100, 1000])
           Groups _ -> assertFailure "groups"
         [(seriesName s, map (fmap summaryMedian) (seriesValues s)) | s <- chartSeries chart]
-          @?= [("weft", map Just [10, 100, 1000]), ("weft psq", [Just 20, Nothing, Nothing]), ("ghc", [Just 30, Just 300, Nothing])]
+          @?= [("weft", map Just [10, 100, 1000]), ("ghc", [Just 30, Just 300, Nothing])]
     ]
   where
-    size n = [("threads", Count n), ("capabilities", Count 2)]
-    threadsOf name mode = mapMaybe (threads . trialParams) [t | t <- trialsOf name, trialMode t == mode]
+    threadsOf name = mapMaybe (threads . trialParams) (trialsOf name)
     trialsOf name = [t | t <- delayTrials defaultPlan, subjectName (trialSubject t) == T.pack name]
     threads params = case lookup "threads" params of
       Just (Count n) -> Just n
       _ -> Nothing
-    at name mode n capabilities =
-      run name [("threads", Count n), ("capabilities", Count capabilities), modeParam mode] "wall_s" . pure
+    at name n capabilities =
+      run name [("threads", Count n), ("capabilities", Count capabilities)] "wall_s" . pure
     measured =
-      [at "weft" Own n 2 (fromIntegral n) | n <- [10, 100, 1000]]
-        ++ [at "weft" SearchQueue 10 2 20, at "ghc" Own 10 2 30, at "ghc" Own 100 2 300]
-        ++ [at "weft" Own 100 1 7, at "ghc" Own 100 1 7]
+      [at "weft" n 2 (fromIntegral n) | n <- [10, 100, 1000]]
+        ++ [at "ghc" 10 2 30, at "ghc" 100 2 300]
+        ++ [at "weft" 100 1 7, at "ghc" 100 1 7]

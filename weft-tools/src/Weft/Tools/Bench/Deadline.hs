@@ -45,7 +45,7 @@ bounds plan =
     never "delays that ended early" (weft late "early")
   ]
   where
-    weft params = on "weft" (modeParam Own : params)
+    weft = on "weft"
     pending = pendingParams (planPending plan)
     late = taskParams "lateness"
 
@@ -56,11 +56,10 @@ pendingParams :: Int -> Params
 pendingParams count = taskParams "pending" ++ [("timers", Count count)]
 
 -- | A trial on two cores.
-trial :: Params -> [String] -> (Subject, Mode) -> Trial
-trial params arguments (subject, mode) =
+trial :: Params -> [String] -> Subject -> Trial
+trial params arguments subject =
   Trial
     { trialSubject = subject,
-      trialMode = mode,
       trialArguments = arguments,
       trialCapabilities = 2,
       trialParams = params
@@ -73,10 +72,10 @@ trial params arguments (subject, mode) =
 -- resets.
 pushCases :: Int -> [Case]
 pushCases count =
-  [ push "reset" ["reset", show count] (weftSubject, Own),
-    push "reset" ["reset", show (max 1 (count `div` 10))] (Subject "ghc" "deadlines-ghc" GhcProgram, Own),
-    push "reset" ["reset", show count] (goSubject, Own),
-    push "pause+resume" ["pause+resume", show count] (weftSubject, Own)
+  [ push "reset" ["reset", show count] weftSubject,
+    push "reset" ["reset", show (max 1 (count `div` 10))] (Subject "ghc" "deadlines-ghc" GhcProgram),
+    push "reset" ["reset", show count] goSubject,
+    push "pause+resume" ["pause+resume", show count] weftSubject
   ]
   where
     push task arguments = trialCase selfMeasured . trial (taskParams task) arguments
@@ -90,12 +89,11 @@ goSubject = Subject "go" "go-timers" GoProgram
 
 pendingCases :: Int -> [Case]
 pendingCases count =
-  [ trialCase watched (trial (pendingParams count) (arguments ++ [show count]) (subject, mode))
-    | (subject, mode, arguments) <-
-        [ (weftSubject, Own, []),
-          (weftSubject, SearchQueue, []),
-          (Subject "ghc" "pending-ghc" GhcProgram, Own, []),
-          (goSubject, Own, ["pending"])
+  [ trialCase watched (trial (pendingParams count) (arguments ++ [show count]) subject)
+    | (subject, arguments) <-
+        [ (weftSubject, []),
+          (Subject "ghc" "pending-ghc" GhcProgram, []),
+          (goSubject, ["pending"])
         ]
   ]
   where
@@ -134,12 +132,11 @@ watched env child = do
 
 latenessCases :: Int -> [Case]
 latenessCases count =
-  [ trialCase selfMeasured (trial (taskParams "lateness") (arguments ++ map show [count, threads]) (subject, mode))
-    | (subject, mode, arguments) <-
-        [ (weftSubject, Own, []),
-          (weftSubject, SearchQueue, []),
-          (Subject "ghc" "lateness-ghc" GhcProgram, Own, []),
-          (goSubject, Own, ["lateness"])
+  [ trialCase selfMeasured (trial (taskParams "lateness") (arguments ++ map show [count, threads]) subject)
+    | (subject, arguments) <-
+        [ (weftSubject, []),
+          (Subject "ghc" "lateness-ghc" GhcProgram, []),
+          (goSubject, ["lateness"])
         ]
   ]
   where

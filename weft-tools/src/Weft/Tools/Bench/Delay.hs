@@ -43,22 +43,20 @@ delayTrials plan = [trial threads 2 | threads <- planDelays plan] `with` subject
   where
     one = planDelaysBound plan
     with sizes makers = [t | size <- sizes, Just t <- map size makers]
-    trial threads capabilities (subject, mode, arguments)
+    trial threads capabilities (subject, arguments)
       | subjectKind subject == GhcProgram && threads > mostOnGhc = Nothing
       | otherwise =
         Just
           Trial
             { trialSubject = subject,
-              trialMode = mode,
               trialArguments = arguments ++ [show threads],
               trialCapabilities = capabilities,
               trialParams = delayParams threads capabilities
             }
     subjects =
-      [ (Subject "weft" "delay-weft" WeftProgram, Own, []),
-        (Subject "weft" "delay-weft" WeftProgram, SearchQueue, []),
-        (Subject "ghc" "delay-ghc" GhcProgram, Own, []),
-        (Subject "go" "go-timers" GoProgram, Own, ["delay"])
+      [ (Subject "weft" "delay-weft" WeftProgram, []),
+        (Subject "ghc" "delay-ghc" GhcProgram, []),
+        (Subject "go" "go-timers" GoProgram, ["delay"])
       ]
 
 mostOnGhc :: Int
@@ -95,20 +93,15 @@ bounds plan =
     (smallest, largest) = (minimum (planDelays plan), maximum (planDelays plan))
     at what = number many <> " threads, -N2, " <> what
     weft = figure "weft"
-    figure subject threads = on subject (modeParam Own : delayParams threads 2)
+    figure subject threads = on subject (delayParams threads 2)
 
 number :: Int -> Text
 number = T.pack . show
 
--- | The figure of the paper: threads against seconds on two cores, for GHC's manager, Weft with either queue,
--- and Go.
+-- | The figure of the paper: threads against seconds on two cores, for GHC's manager, Weft and Go.
 paperFigure :: [Run] -> [Run]
 paperFigure runs =
-  [ run {runSubject = named run, runParams = [p | p@("threads", _) <- runParams run]}
+  [ run {runParams = [p | p@("threads", _) <- runParams run]}
     | run <- runs,
       lookup "capabilities" (runParams run) == Just (Count 2)
   ]
-  where
-    named run
-      | modeParam SearchQueue `elem` runParams run = runSubject run <> " psq"
-      | otherwise = runSubject run

@@ -50,7 +50,7 @@ tuned = Program "unbound" "word"
 -- | Go always counts with its @WaitGroup@.
 trials :: Plan -> Int -> Program -> [Trial]
 trials plan threads program@(Program thread counter) =
-  [ Trial subject Own (arguments subject) 2 (sharedParams threads program)
+  [ Trial subject (arguments subject) 2 (sharedParams threads program)
     | subject <- [weft, relinked, ghc, go],
       subject /= ghc || threads < planDelaysBound plan
   ]
@@ -83,5 +83,5 @@ bounds plan =
   where
     (few, many) = (fewer plan, planDelaysBound plan)
     wall subject program threads = on subject (at program threads) "wall_s"
-    at program threads = sharedParams threads program ++ [modeParam Own]
+    at program threads = sharedParams threads program
     number = T.pack . show :: Int -> Text

@@ -40,9 +40,6 @@ program name title trials bounds columns =
       benchPlotted = id
     }
 
-figure :: Text -> Params -> Text -> Figure
-figure subject params = on subject (params ++ [modeParam Own])
-
 threads :: Text -> Int -> Params
 threads work n = [("workload", Word work), ("threads", Count n)]
 
@@ -52,8 +49,8 @@ hybridMemory =
   program
     "hybrid-memory"
     "memory of hybrid threads that loop on yield"
-    (\plan -> [Trial hybrid Own ["memory", show n] 1 (threads "yield" n) | n <- sizes plan])
-    (\plan -> [atMost "live bytes a thread, the most threads" (figure "weft-hybrid" (threads "yield" (planHybrid plan)) "live_bytes_per_thread") 48])
+    (\plan -> [Trial hybrid ["memory", show n] 1 (threads "yield" n) | n <- sizes plan])
+    (\plan -> [atMost "live bytes a thread, the most threads" (on "weft-hybrid" (threads "yield" (planHybrid plan)) "live_bytes_per_thread") 48])
     ["live_bytes_per_thread", "max_rss_mb"]
   where
     sizes plan = [planHybrid plan `div` 100, planHybrid plan `div` 10, planHybrid plan]
@@ -66,11 +63,11 @@ hybridSwitch =
     "switches, forks and sleeps of hybrid threads; work shared by two cores"
     ( \plan ->
         concat
-          [ [Trial s Own ["yield", show n, show (max 1 (planSwitches plan `div` n))] 1 (threads "yield" n) | n <- yielding plan, s <- [hybrid, ghc]],
-            [Trial s Own ["fork", show (planHybrid plan)] 1 (threads "fork" (planHybrid plan)) | s <- [hybrid, ghc]],
-            [ Trial hybrid Own ["sleep", show (sleeping plan)] 2 (threads "sleep" (sleeping plan)),
-              Trial go Own ["delay", show (sleeping plan)] 2 (threads "sleep" (sleeping plan)),
-              Trial hybrid Own ["share", "1000"] 2 (threads "share" 1000)
+          [ [Trial s ["yield", show n, show (max 1 (planSwitches plan `div` n))] 1 (threads "yield" n) | n <- yielding plan, s <- [hybrid, ghc]],
+            [Trial s ["fork", show (planHybrid plan)] 1 (threads "fork" (planHybrid plan)) | s <- [hybrid, ghc]],
+            [ Trial hybrid ["sleep", show (sleeping plan)] 2 (threads "sleep" (sleeping plan)),
+              Trial go ["delay", show (sleeping plan)] 2 (threads "sleep" (sleeping plan)),
+              Trial hybrid ["share", "1000"] 2 (threads "share" 1000)
             ]
           ]
     )
@@ -84,13 +81,13 @@ hybridSwitch =
         <> [atMost (number n <> " threads: a switch, to GHC's yield") (versus (threads "yield" n)) 0.2 | n <- yielding plan]
         <> [ atMost "fork and end, to forkIO" (versus (threads "fork" (planHybrid plan))) 0.2,
              atMost "sleeping 1 ms, to Go" (wall "weft-hybrid" (sleepers plan) `Over` wall "go" (sleepers plan)) 0.4,
-             atMost "the same: peak memory, MB" (figure "weft-hybrid" (sleepers plan) "max_rss_mb") 120,
-             atMost "1000 unequal threads on two cores, to ideal" (figure "weft-hybrid" (threads "share" 1000) "over_ideal_ratio") 1.1
+             atMost "the same: peak memory, MB" (on "weft-hybrid" (sleepers plan) "max_rss_mb") 120,
+             atMost "1000 unequal threads on two cores, to ideal" (on "weft-hybrid" (threads "share" 1000) "over_ideal_ratio") 1.1
            ]
     sleepers plan = threads "sleep" (sleeping plan)
-    cost subject params = figure subject params "ns_per_op"
+    cost subject params = on subject params "ns_per_op"
     versus params = cost "weft-hybrid" params `Over` cost "ghc" params
-    wall subject params = figure subject params "wall_s"
+    wall subject params = on subject params "wall_s"
 
 -- | Pairs and pipes (2007, figure 18).
 fifo :: Benchmark
@@ -102,7 +99,7 @@ fifo =
         "fifo"
         "128 pairs, turns of 32 KiB through pipes of 4 KiB, beside idle readers; kernel threads in C"
         ( \plan ->
-            [ Trial s Own (arguments s (seconds plan) idle) 2 (fifoParams idle)
+            [ Trial s (arguments s (seconds plan) idle) 2 (fifoParams idle)
               | idle <- idlers plan,
                 s <- [hybrid, kernel]
             ]
@@ -116,7 +113,7 @@ fifo =
     bounds plan =
       [atMost (number idle <> " idle: kernel threads / hybrid") (rate "c-threads" idle `Over` rate "weft-hybrid" idle) (1 / 1.3) | idle <- idlers plan]
         <> [atMost "hybrid: without idle ones / beside the most" (rate "weft-hybrid" 0 `Over` rate "weft-hybrid" (last (idlers plan))) 1.05]
-    rate subject idle = figure subject (fifoParams idle) "gbit_per_s"
+    rate subject idle = on subject (fifoParams idle) "gbit_per_s"
 
 fifoParams :: Int -> Params
 fifoParams idle = [("workload", Word "fifo"), ("idle", Count idle)]

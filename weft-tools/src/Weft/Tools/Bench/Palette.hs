@@ -21,7 +21,6 @@ subjectColour subject = fromMaybe "#8c8c8c" (lookup subject colours)
   where
     colours =
       [ ("weft", blue),
-        ("weft psq", sky),
         ("weft-hybrid", sky),
         ("weft-relink", blue),
         ("relinked", blue),

@@ -26,7 +26,7 @@ import Weft.Tools.Bench.Hybrid (fifo, hybridMemory)
 import Weft.Tools.Bench.Idle (idleCase, idleParams, idleTools)
 import Weft.Tools.Bench.Load (loadTool)
 import Weft.Tools.Bench.Sdn (sdn)
-import Weft.Tools.Bench.Timing (Mode (Own), Trial (..), selfMeasured, trialCase)
+import Weft.Tools.Bench.Timing (Trial (..), selfMeasured, trialCase)
 import Weft.Tools.Bench.Types
 import Weft.Tools.Bench.Workload
 
@@ -117,7 +117,7 @@ delays name subjects sizes =
     }
   where
     trials plan subject cores =
-      take 1 [resized cores t | t <- delayTrials plan, subjectName (trialSubject t) == subject, trialMode t == Own]
+      take 1 [resized cores t | t <- delayTrials plan, subjectName (trialSubject t) == subject]
     resized cores t = t {trialCapabilities = cores, trialParams = [if k == "capabilities" then (k, Count cores) else (k, v) | (k, v) <- trialParams t]}
 
 -- 2007 -----------------------------------------------------------------------------------------

@@ -64,18 +64,18 @@ rows =
     Row "the pong without GHC's event log, 64 connections, 1 core: CPU a request" "eventlog" [("mode", Word "absent")] "cpu_us_per_op",
     Row "the same with the event log, which is off" "eventlog" [("mode", Word "off")] "cpu_us_per_op",
     Row "the same with the event log on, as weft trace has it" "eventlog" [("mode", Word "on")] "cpu_us_per_op",
-    Row "1,000,000 threads in `threadDelay 1000`, 2 cores" "delay" [("threads", Count 1000000), ("capabilities", Count 2), ("mode", Word "default")] "wall_s",
-    Row "the same: peak memory" "delay" [("threads", Count 1000000), ("capabilities", Count 2), ("mode", Word "default")] "max_rss_mb",
+    Row "1,000,000 threads in `threadDelay 1000`, 2 cores" "delay" [("threads", Count 1000000), ("capabilities", Count 2)] "wall_s",
+    Row "the same: peak memory" "delay" [("threads", Count 1000000), ("capabilities", Count 2)] "max_rss_mb",
     Row "1,000,000 such threads that count themselves in an `MVar`" "delay-shared" (counting "mvar" 1000000) "wall_s",
     Row "the same: peak memory" "delay-shared" (counting "mvar" 1000000) "max_rss_mb",
     Row "100,000 of them" "delay-shared" (counting "mvar" 100000) "wall_s",
     Row "1,000,000 such threads that count themselves by `atomicModifyIORef'`" "delay-shared" (counting "ioref" 1000000) "wall_s",
     Row "the same: peak memory" "delay-shared" (counting "ioref" 1000000) "max_rss_mb",
     Row "100,000 of them" "delay-shared" (counting "ioref" 100000) "wall_s",
-    Row "a `timeout` that does not fire, 1,000 threads" "timeout" [("threads", Count 1000), ("mode", Word "default")] "ns_per_op",
+    Row "a `timeout` that does not fire, 1,000 threads" "timeout" [("threads", Count 1000)] "ns_per_op",
     Row "pushing a deadline later" "deadline" [("task", Word "reset")] "ns_per_op",
-    Row "memory of a pending timer" "deadline" [("task", Word "pending"), ("mode", Word "default")] "live_bytes_per_timer",
-    Row "lateness of delays of 100 us to 10 ms, 99th percentile" "deadline" [("task", Word "lateness"), ("mode", Word "default")] "p99_us",
+    Row "memory of a pending timer" "deadline" [("task", Word "pending")] "live_bytes_per_timer",
+    Row "lateness of delays of 100 us to 10 ms, 99th percentile" "deadline" [("task", Word "lateness")] "p99_us",
     Row "an unmodified program, relinked: 1,000,000 delays" "relink" [("workload", Word "delay")] "wall_s",
     Row "the same: peak memory" "relink" [("workload", Word "delay")] "max_rss_mb",
     Row "the same: a `timeout` that does not fire" "relink" [("workload", Word "timeout")] "ns_per_op",
@@ -144,7 +144,7 @@ overviewRows =
 charts :: [(FilePath, Row)]
 charts =
   [ ("pong.svg", Row "CPU time a request of a pong server (less is better)" "pong" [] "cpu_us_per_op"),
-    ("delay.svg", Row "Threads in threadDelay 1000: wall-clock time (less is better)" "delay" [("capabilities", Count 2), ("mode", Word "default")] "wall_s"),
+    ("delay.svg", Row "Threads in threadDelay 1000: wall-clock time (less is better)" "delay" [("capabilities", Count 2)] "wall_s"),
     ("relink.svg", Row "Unmodified programs as they are and relinked: CPU time a request (less is better)" "relink" [("capabilities", Count 2)] "cpu_us_per_op")
   ]
 

@@ -66,12 +66,12 @@ oneFile connections n =
     }
 
 delays :: Plan -> Subject -> Trial
-delays plan subject = Trial subject Own [show n] 2 (delayParams n)
+delays plan subject = Trial subject [show n] 2 (delayParams n)
   where
     n = planDelaysBound plan
 
 timeouts :: Plan -> Subject -> Trial
-timeouts plan subject = Trial subject Own ["1000", show (max 1 (planTimeouts plan `div` 1000))] 2 timeoutParams
+timeouts plan subject = Trial subject ["1000", show (max 1 (planTimeouts plan `div` 1000))] 2 timeoutParams
 
 delayParams :: Int -> Params
 delayParams n = [("workload", Word "delay"), ("threads", Count n)]
@@ -82,7 +82,7 @@ timeoutParams = [("workload", Word "timeout"), ("threads", Count 1000)]
 bounds :: Plan -> [Bound]
 bounds plan =
   [ atMost "delays, wall: relinked / as it is" (ratio delay' "wall_s") 0.1,
-    atMost "timeouts that do not fire: relinked / as it is" (ratio (modeParam Own : timeoutParams) "ns_per_op") 0.334
+    atMost "timeouts that do not fire: relinked / as it is" (ratio timeoutParams "ns_per_op") 0.334
   ]
     -- With fewer, most of the memory is what every program takes.
     <> [atMost "delays, peak memory: relinked / as it is" (ratio delay' "max_rss_mb") 0.02 | planDelaysBound plan >= 1000000]
@@ -111,6 +111,6 @@ bounds plan =
          | (idle, limit) <- [(0, 1.02), (planIdle plan, 1.0)]
        ]
   where
-    delay' = modeParam Own : delayParams (planDelaysBound plan)
+    delay' = delayParams (planDelaysBound plan)
     ratio at metric = on relinked at metric `Over` on plain at metric
     number = T.pack . show :: Int -> Text

@@ -28,24 +28,22 @@ timeout =
       benchIgnores = ["--duration"],
       benchBounds = const (concatMap bounds threadCounts),
       benchColumns = ["ns_per_op", "cpu_us_per_op", "alloc_bytes_per_op", "wall_s", "max_rss_mb"],
-      benchPlotted = filter (elem (modeParam Own) . runParams)
+      benchPlotted = id
     }
   where
     subjects =
-      [ (Subject "weft" "timeouts-weft" WeftProgram, Own, []),
-        (Subject "weft" "timeouts-weft" WeftProgram, SearchQueue, []),
-        (Subject "ghc" "timeouts-ghc" GhcProgram, Own, []),
-        (Subject "go" "go-timers" GoProgram, Own, ["timeouts"])
+      [ (Subject "weft" "timeouts-weft" WeftProgram, []),
+        (Subject "ghc" "timeouts-ghc" GhcProgram, []),
+        (Subject "go" "go-timers" GoProgram, ["timeouts"])
       ]
 
 threadCounts :: [Int]
 threadCounts = [2, 1000]
 
-trial :: Plan -> Int -> (Subject, Mode, [String]) -> Trial
-trial plan threads (subject, mode, arguments) =
+trial :: Plan -> Int -> (Subject, [String]) -> Trial
+trial plan threads (subject, arguments) =
   Trial
     { trialSubject = subject,
-      trialMode = mode,
       trialArguments = arguments ++ map show [threads, max 1 (planTimeouts plan `div` threads)],
       trialCapabilities = 2,
       trialParams = timeoutParams threads
@@ -62,4 +60,4 @@ bounds threads =
   where
     many = T.pack (show threads) <> " threads: "
     cost :: Text -> Figure
-    cost subject = on subject (modeParam Own : timeoutParams threads) "ns_per_op"
+    cost subject = on subject (timeoutParams threads) "ns_per_op"

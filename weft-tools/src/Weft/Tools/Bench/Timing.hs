@@ -8,9 +8,7 @@
 module Weft.Tools.Bench.Timing
   ( -- * Programs
     Trial (..),
-    Mode (..),
     trialCase,
-    modeParam,
 
     -- * Measuring
     selfMeasured,
@@ -20,7 +18,6 @@ where
 
 import Data.Aeson (FromJSON (..))
 import qualified Data.Map.Strict as M
-import Data.Text (Text)
 import Weft.Tools.Bench.Child
 import Weft.Tools.Bench.Proc
 import Weft.Tools.Bench.Server
@@ -29,38 +26,25 @@ import Weft.Tools.Bench.Types
 -- | One run of such a program.
 data Trial = Trial
   { trialSubject :: !Subject,
-    trialMode :: !Mode,
     trialArguments :: ![String],
     trialCapabilities :: !Int,
-    -- | The parameters for comparisons, without the mode.
+    -- | The parameters for comparisons.
     trialParams :: !Params
   }
-
--- | The queue of timers: the manager's default, or Weft's priority search queue. (It is a parameter of every
--- run, so that a bound on one is never judged by the other.)
-data Mode = Own | SearchQueue
-  deriving (Eq, Show)
-
-modeParam :: Mode -> (Text, ParamValue)
-modeParam Own = ("mode", Word "default")
-modeParam SearchQueue = ("mode", Word "psq")
 
 -- | A case that runs a trial once a round, with an action on its process.
 trialCase :: (Env -> Child -> IO Metrics) -> Trial -> Case
 trialCase measure trial =
   Case
     { caseSubject = trialSubject trial,
-      caseParams = given,
+      caseParams = trialParams trial,
       caseGroup = trialParams trial,
       caseMeasure = \env -> do
-        program <- subjectProgramWith env (trialCapabilities trial) (trialSubject trial) arguments
+        program <- subjectProgramWith env (trialCapabilities trial) (trialSubject trial) (trialArguments trial)
         metrics <- withChild env program (measure env)
-        pure [(given, metrics)],
+        pure [(trialParams trial, metrics)],
       caseCounts = []
     }
-  where
-    given = trialParams trial ++ [modeParam (trialMode trial)]
-    arguments = trialArguments trial ++ concat [["--timers", "psq"] | trialMode trial == SearchQueue]
 
 -- | The figures that the program prints, and its peak memory.
 selfMeasured :: Env -> Child -> IO Metrics
