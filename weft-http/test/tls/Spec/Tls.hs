@@ -92,6 +92,17 @@ openssl get =
           assertBool out ("Reused, " `isInfixOf` out)
           securities <- readIORef seen
           map securityResumed securities @?= [True],
+      testCase "a resumed session of TLS 1.3 has tickets of its own" $ do
+        files <- get
+        serving (settingsFor files ["one"]) $ \port seen _ -> do
+          let kept n = folderOf files </> ("session-own-" <> show (n :: Int))
+          _ <- client files port ["-tls1_3", "-sess_out", kept 0] "hello\n"
+          -- Each ticket is used once.
+          forM_ [1, 2] $ \n -> do
+            writeIORef seen []
+            _ <- client files port ["-tls1_3", "-sess_in", kept (n - 1), "-sess_out", kept n] "hello\n"
+            map securityResumed <$> readIORef seen >>= (@?= [True])
+            doesFileExist (kept n) >>= assertBool "no ticket",
       testCase "resuming a session does not lengthen its life, and removes no other" $ do
         files <- get
         let settings = (settingsFor files ["one"]) {tlsSessions = 2, tlsSessionLife = seconds 4}
