@@ -101,7 +101,7 @@ openssl get =
           forM_ [1, 2] $ \n -> do
             writeIORef seen []
             _ <- client files port ["-tls1_3", "-sess_in", kept (n - 1), "-sess_out", kept n] "hello\n"
-            map securityResumed <$> readIORef seen >>= (@?= [True])
+            readIORef seen >>= (@?= [True]) . map securityResumed
             doesFileExist (kept n) >>= assertBool "no ticket",
       testCase "resuming a session does not lengthen its life, and removes no other" $ do
         files <- get
