@@ -6,7 +6,7 @@
 --
 -- @
 --   Idle      no thread runs it yet          -> Running ('initialize'), Stopping ('requestStop', which then cleans up)
---   Running   'step' or 'loop' may be called -> Stopping ('requestStop')
+--   Running   @step@ or @loop@ may be called -> Stopping ('requestStop')
 --   Stopping  is to be cleaned up            -> Finished (the runner; 'shutdown', if the runner is in no turn)
 --   Finished  nothing is left
 -- @
@@ -83,7 +83,7 @@ data Manager = Manager
     managerEventLog :: !EventLog,
     -- | Which of a program's dispatchers it is, from zero; -1 for one that the program made itself.
     managerIndex :: !Int,
-    -- | Word 0: the state above, changed by compare-and-swap. 'wordTurn': whether the runner is in a turn, or in 'loop'.
+    -- | Word 0: the state above, changed by compare-and-swap. 'wordTurn': whether the runner is in a turn, or in @loop@.
     managerState :: !AtomicWords,
     -- | The threads that use the back end. The last one fills the variable if 'finish' waits for it.
     managerUse :: !UseCount,
@@ -98,6 +98,7 @@ data Manager = Manager
     managerFinished :: !(MVar ())
   }
 
+-- | The states of word 0, and the number of the other word ('managerState').
 stateIdle, stateRunning, stateStopping, stateFinished, wordTurn :: Int
 stateIdle = 0
 stateRunning = 1
@@ -179,7 +180,7 @@ isRunning m = do
   state <- readState m
   (state == stateRunning) <$ unless (state == stateRunning) (finish m)
 
--- | Make the runner take a turn: a 'step' that blocks returns. Costs a system call only if it blocks.
+-- | Make the runner take a turn: a @step@ that blocks returns. Costs a system call only if it blocks.
 wakeManager :: Manager -> IO ()
 wakeManager m = mask_ (signalIf m =<< notify (managerWake m))
 

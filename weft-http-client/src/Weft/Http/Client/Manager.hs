@@ -14,8 +14,8 @@
 --   its body and the head of the response together, redirects included; and for each piece of the response's body.
 --   @http-client@ itself limits neither sending nor the body.
 --
--- Connections are kept, and HTTP is spoken, by @http-client@, as before. The exceptions are its own: 'ResponseTimeout',
--- 'ConnectionTimeout', and 'ConnectionFailure' with a 'DialError' or an 'IOError'. Any thread may use a manager.
+-- Connections are kept, and HTTP is spoken, by @http-client@, as before. The exceptions are its own: @ResponseTimeout@,
+-- @ConnectionTimeout@, and 'ConnectionFailure' with a 'DialError' or an 'IOError'. Any thread may use a manager.
 --
 -- "Weft.Http.Client" of @weft-http@ is a client without this package.
 --

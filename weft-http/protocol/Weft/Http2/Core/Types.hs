@@ -265,7 +265,7 @@ data Charges = Charges
     chargeFree :: !Int
   }
 
--- | A stream that both sides know. It is forgotten ('Ended') when both have ended it, or one has reset it.
+-- | A stream that both sides know. It is forgotten when both have ended it, or one has reset it.
 data Stream = Stream
   { streamSending :: !Sending,
     streamReceiving :: !Receiving,
