@@ -110,8 +110,9 @@ flush h = go `catch` failed
       (outs, over, later) <- withTurn h $ \shared0 -> do
         (shared1, later1) <- foldlM (taken h t) (shared0, []) (reverse given)
         let (frames, actions, core) = takeFrames t mostData (sharedCore shared1)
-        (shared2, later2) <- obey h shared1 {sharedCore = core} actions
-        (shared3, outs) <- bytesOf shared2 frames
+        -- The bytes first: an action that ends the connection drops what is known of its streams.
+        (shared2, outs) <- bytesOf shared1 {sharedCore = core} frames
+        (shared3, later2) <- obey h shared2 actions
         pure (shared3, (outs, isEnded core, later2 <> later1))
       afterwards h later
       if null outs
