@@ -361,7 +361,7 @@ inMemory =
         release <- newEmptyMVar
         drains <- newEmptyMVar
         begun <- newEmptyMVar
-        let application _ respond = putMVar begun () >> readMVar release >> respond (responseLBS ok200 [] L.empty)
+        let application _ respond = putMVar begun () >> readMVar release >> respond (responseLBS ok200 [] (L.pack [1, 2, 3]))
         ended <- newEmptyMVar
         _ <- forkIO (serveHttp2 defaultHttp2Settings (putMVar drains . controlShutdown) theirs application >>= putMVar ended)
         send mine [connectionPreface, frame typeSettings 0 0 B.empty, request 1]
@@ -380,6 +380,8 @@ inMemory =
         putMVar release ()
         rest <- framesUntil mine (const False)
         sort [frameStream h | (h, _) <- rest, frameType h == typeHeaders] @?= [1, 3]
+        -- The last one, whose end is that of the connection, is as whole as the first.
+        sort [(frameStream h, p) | (h, p) <- rest, frameType h == typeData, not (B.null p)] @?= [(1, B.pack [1, 2, 3]), (3, B.pack [1, 2, 3])]
         -- The refused stream does not raise the number in the last GOAWAY.
         [p | (h, p) <- announced <> more <> rest, frameType h == typeGoAway] @?= map B.pack [[127, 255, 255, 255, 0, 0, 0, 0], [0, 0, 0, 3, 0, 0, 0, 0], [0, 0, 0, 3, 0, 0, 0, 0]]
         length first >= 2 @? "settings"
