@@ -380,8 +380,7 @@ urgentLaws make =
         reports b [(tokenOf s, evtRead)],
       everyTrigger make "both" $ \t b fds -> do
         (s, peer) <- tcpPair fds
-        say peer 1
-        sayUrgent peer
+        sayBoth peer
         -- The loopback interface delivers at once, nearly.
         threadDelay 20000
         armed b s (tokenOf s) t (evtRead <> evtUrgent)

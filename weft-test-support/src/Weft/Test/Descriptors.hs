@@ -26,6 +26,7 @@ module Weft.Test.Descriptors
     -- * Doing things to them
     say,
     sayUrgent,
+    sayBoth,
     drain,
     fill,
     finishWriting,
@@ -175,6 +176,11 @@ say (Fd fd) n = allocaBytes n $ \p -> void (c_write fd p (fromIntegral n))
 -- | Send one byte of urgent data.
 sayUrgent :: Fd -> IO ()
 sayUrgent (Fd fd) = withCString "!" $ \p -> void (c_send fd p 1 1)
+
+-- | Write an ordinary byte and one byte of urgent data, in one segment: the kernel may hold back a second one until the
+-- first is acknowledged.
+sayBoth :: Fd -> IO ()
+sayBoth (Fd fd) = withCString "a!" $ \p -> void (c_send fd p 2 1)
 
 -- | Read until nothing is left, or the end. How many bytes there were.
 drain :: Fd -> IO Int
