@@ -9,6 +9,7 @@ module Configurations
     limiting,
     limited,
     testOn,
+    patientOn,
   )
 where
 
@@ -61,6 +62,12 @@ testOn wanted@(Configuration backend n _) name act = testCase name $ do
     setNumCapabilities n
     writeIORef current (Just wanted)
   act
+
+-- | A test that mostly waits, for limits of seconds or for clocks of file systems. It runs once on each back end, with limits.
+patientOn :: Configuration -> String -> Assertion -> TestTree
+patientOn wanted name act
+  | limiting wanted = testOn wanted name act
+  | otherwise = testGroup name []
 
 current :: IORef (Maybe Configuration)
 current = unsafePerformIO (newIORef Nothing)

@@ -146,7 +146,7 @@ tests on =
           forM_ not' $ \name -> accepting client ("/" <> C.pack name) "gzip" [] >>= (@?= Nothing) . header "vary"
           forM_ compressible $ \name -> compressedSoon client ("/" <> C.pack name)
           forM_ not' $ \name -> accepting client ("/" <> C.pack name) "gzip" [] >>= (@?= Nothing) . header "content-encoding",
-      testOn on "no answer has the contents from before a change" . site (\s -> s {staticTrust = milliseconds 20}) $ \folder _ port ->
+      patientOn on "no answer has the contents from before a change" . site (\s -> s {staticTrust = milliseconds 20}) $ \folder _ port ->
         withClient port $ \client -> forM_ [1 .. 4 :: Int] $ \i -> forM_ [2000, 300000] $ \n -> do
           -- All are of one length, and may have one time.
           let version = B.take n (B.concat (replicate n (C.pack (show i) <> " ")))
@@ -157,13 +157,13 @@ tests on =
             answer <- accepting client path "gzip" []
             decoded answer @?= version
             threadDelay 2000,
-      testOn on "a file whose size decides its entity tag is compressed once its time is reliable" . site (\s -> s {staticTrust = milliseconds 20, staticCacheFile = 1000}) $ \folder _ port -> do
+      patientOn on "a file whose size decides its entity tag is compressed once its time is reliable" . site (\s -> s {staticTrust = milliseconds 20, staticCacheFile = 1000}) $ \folder _ port -> do
         B.writeFile (folder </> "f.txt") text
         withClient port $ \client -> do
           compressedSoon client "/f.txt"
           answer <- accepting client "/f.txt" "gzip" []
           decoded answer @?= text,
-      testOn on "texts that exceed the cache are all right, and the cache stays within its size" . site (\s -> s {staticCacheBytes = 400000}) $ \folder static port -> do
+      patientOn on "texts that exceed the cache are all right, and the cache stays within its size" . site (\s -> s {staticCacheBytes = 400000}) $ \folder static port -> do
         let names = [1 .. 40 :: Int]
             contents i = B.take 40000 (B.concat (replicate 20000 (C.pack (show i) <> ",")))
         forM_ names $ \i -> B.writeFile (folder </> (show i <> ".txt")) (contents i)

@@ -35,7 +35,7 @@ tests on =
           answerBody first @?= "16"
           next <- get client "/hello"
           answerBody next @?= "hello",
-      testOn on "a slow upload in segments of 1,400 bytes is served" . withQuietServer (setTimeout 2 defaultSettings) application $ \_ port ->
+      patientOn on "a slow upload in segments of 1,400 bytes is served" . withQuietServer (setTimeout 2 defaultSettings) application $ \_ port ->
         withClient port $ \client -> do
           -- 4 KB/s; the least allowed rate is 2 KiB in two seconds. The upload takes longer than those.
           say client "POST /count HTTP/1.1\r\nHost: test\r\nContent-Length: 9800\r\n\r\n"

@@ -67,7 +67,7 @@ tests on =
           answers <- replicateM 3 (hearAnswer client)
           map answerStatus answers @?= [200, 200, 400]
           hearEnd client >>= (@?= ""),
-      testOn on "a malformed chunked body is refused" . with id $ \refusals server port ->
+      patientOn on "a malformed chunked body is refused" . with id $ \refusals server port ->
         withClient port $ \client -> do
           say client "POST /count HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"
           threadDelay 20000
@@ -77,7 +77,7 @@ tests on =
           hearEnd client >>= (@?= "")
           noConnections server
           readIORef refusals >>= (@?= [BadRequest]),
-      testOn on "a body of extensions with hardly any data is refused" . with id $ \refusals server port ->
+      patientOn on "a body of extensions with hardly any data is refused" . with id $ \refusals server port ->
         withClient port $ \client -> do
           say client ("POST /count HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n" <> C.concat (replicate 5 ("1;" <> C.replicate 4000 'x' <> "\r\na\r\n")))
           answer <- hearAnswer client
@@ -169,7 +169,7 @@ tests on =
         assertBool (show (680 - open) <> " were evicted") (680 - open <= 40 + 10 * caps)
         readIORef refusals >>= (@?= [])
         mapM_ hangUp (idle <> new),
-      testOn on "at limitConnections idle HTTP/2 connections are evicted by a GOAWAY, and those with an open stream are not" . holding (\l -> l {limitConnections = 4}) $ \_ refusals server port -> do
+      patientOn on "at limitConnections idle HTTP/2 connections are evicted by a GOAWAY, and those with an open stream are not" . holding (\l -> l {limitConnections = 4}) $ \_ refusals server port -> do
         busy <- connectTo port
         say busy (http2Preface <> held2)
         answersPings busy

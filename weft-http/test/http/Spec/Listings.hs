@@ -54,7 +54,7 @@ tests on =
           -- The other form was not asked for before.
           json <- listed client [] "application/json"
           assertBool (show json) ("later" `B.isInfixOf` answerBody json),
-      testOn on "what changes in a folder shows, whatever the times of the folder and of its files say" . site id $ \folder _ port -> do
+      patientOn on "what changes in a folder shows, whatever the times of the folder and of its files say" . site id $ \folder _ port -> do
         createDirectory (folder </> "d")
         let file name = folder </> "d" </> name
             shows' client part = forM_ ["text/html", "application/json"] $ \accepted -> do

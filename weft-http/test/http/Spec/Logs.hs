@@ -6,7 +6,7 @@ module Spec.Logs (tests) where
 
 import Application (portOf)
 import Client
-import Configurations (Configuration, testOn)
+import Configurations (Configuration, patientOn, testOn)
 import Control.Concurrent.Async (concurrently_, forConcurrently_)
 import Control.Concurrent.MVar
 import Control.Exception (bracket, try)
@@ -111,13 +111,13 @@ tests on =
       testOn on "IPv6 addresses are written as in RFC 5952" addresses,
       testOn on "a pipe without a reader does not block requests" deaf,
       testOn on "with a full disk lines are dropped and counted, and all are reported" full,
-      testOn on "lines that are dropped while a pipe is not read are reported meanwhile" . unread $ \pipe told -> do
+      patientOn on "lines that are dropped while a pipe is not read are reported meanwhile" . unread $ \pipe told -> do
         B.hPut pipe (B.replicate pipeSize 120)
         pure $ \accessLog -> do
           untilM (refuse accessLog >> (> 0) . logDropped <$> logMetrics accessLog)
           eventually "a report" ((> 0) <$> readIORef told)
           pure (pure ()),
-      testOn on "when a log ends whose pipe is not read, each line was written whole or is reported" . unread $ \pipe told -> do
+      patientOn on "when a log ends whose pipe is not read, each line was written whole or is reported" . unread $ \pipe told -> do
         -- There is room for some lines, and a part of one.
         B.hPut pipe (B.replicate (pipeSize - 4096) 10)
         let rounds = 3000

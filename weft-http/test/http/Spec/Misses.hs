@@ -46,7 +46,7 @@ tests on =
     ( [testOn on ("files that the page cache has in whole, in part or not at all, by " <> show engine) (engaged engine cold) | engine <- [Adaptive, Rings, Threads]]
         <> [ testOn on "the content type depends on the file's name" types,
              testOn on "variants appear and disappear beside an unchanged file" beside,
-             testOn on "variants appear and disappear in a folder whose names are cached" known,
+             patientOn on "variants appear and disappear in a folder whose names are cached" known,
              testOn on "a large file is served after it gets a second name, then other permissions" large,
              testOn on "each response is one whole version of a file that is replaced continuously" replaced,
              testOn on "each response is one whole version of a large file that is replaced continuously" replacedLarge,
@@ -57,8 +57,8 @@ tests on =
            ]
         -- These wait for seconds, so they run in two configurations only.
         <> concat
-          [ [ testOn on "new contents are served although the file keeps its old modification time" timeBack,
-              testOn on "entity tags are equal on two servers of one site, and differ between codings" tags
+          [ [ patientOn on "new contents are served although the file keeps its old modification time" timeBack,
+              patientOn on "entity tags are equal on two servers of one site, and differ between codings" tags
             ]
             | capabilities on == 1 || limiting on && capabilities on == 2
           ]

@@ -144,7 +144,7 @@ tests on =
         bracket (replicateM 10 (connectTo port)) (mapM_ hangUp) $ \_ -> do
           eventually "it is full" ((== 10) <$> serverConnections server)
           forM_ [1 .. 12 :: Int] $ \_ -> fetch port ask' "/hello" [] >>= (@?= "hello"),
-      testOn on "limits on requests apply inside of TLS" . secure (\l -> l {limitHeadTime = seconds 2}) application $ \refusals server port _ -> do
+      patientOn on "limits on requests apply inside of TLS" . secure (\l -> l {limitHeadTime = seconds 2}) application $ \refusals server port _ -> do
         (_, out, _) <- openssl ["s_client", "-quiet", "-connect", "localhost:" <> show port] "GET / HTTP/1.1\nHost: h\r\n\r\n"
         assertBool out ("HTTP/1.1 400" `isInfixOf` out)
         void (openssl ["s_client", "-quiet", "-connect", "localhost:" <> show port] "GET / HTTP/1.1\r\n")

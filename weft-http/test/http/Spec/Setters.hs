@@ -54,7 +54,7 @@ tests on =
             answer <- get client "/fail"
             (answerStatus answer, answerBody answer, header "x-why" answer) @?= (418, "short and stout", Just "user error (on purpose)")
           overHttp2 port "/fail" >>= (@?= "short and stout 418"),
-      testOn on "setSlowlorisSize: with a large size, a slow upload times out" $ do
+      patientOn on "setSlowlorisSize: with a large size, a slow upload times out" $ do
         let upload size = withQuietServer (setTimeout 2 (size defaultSettings)) app $ \_ port -> withClient port $ \client -> do
               say client "POST /count HTTP/1.1\r\nHost: test\r\nContent-Length: 15000\r\n\r\n"
               -- The pauses add up to three seconds.

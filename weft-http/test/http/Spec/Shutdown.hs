@@ -97,7 +97,7 @@ tests on =
           ask client "/slow?n=60000" []
           begun
           within 30 "the drain" (drainServer server (milliseconds 500)) >>= (@?= False),
-      testOn on "handlers of applications that are killed have run when the server has ended, unless they take too long" $ do
+      patientOn on "handlers of applications that are killed have run when the server has ended, unless they take too long" $ do
         begun <- newIORef (0 :: Int)
         handled <- newIORef (0 :: Int)
         never <- newEmptyMVar
@@ -190,7 +190,7 @@ tests on =
             within 20 "the end of onClose" (takeMVar interrupted) >>= (@?= Nothing)
             wait draining >>= (@?= True)
         readIORef reported' >>= (@?= []),
-      testOn on "a drain does not interrupt onOpen" $ do
+      patientOn on "a drain does not interrupt onOpen" $ do
         opening <- newEmptyMVar
         interrupted <- newIORef Nothing
         let onOpen _ = do

@@ -49,13 +49,13 @@ tests on =
               assertBool (what <> ": disconnected after " <> show (t1 - t0) <> " s") (t1 - t0 >= 0.99)
           noConnections server
         readIORef heard >>= (@?= []),
-      testOn on "clients that read nothing are disconnected" . withQuietServer impatient application $ \server port -> do
+      patientOn on "clients that read nothing are disconnected" . withQuietServer impatient application $ \server port -> do
         clients <- mapM (const (connectTo port)) [1 .. 3 :: Int]
         forM_ (zip clients ["/large?n=50000000", "/chunks", "/large?n=20000000"]) $ \(client, path) -> ask client path []
         eventually "a connection is counted" ((>= 1) <$> serverConnections server)
         noConnections server
         mapM_ hangUp clients,
-      testOn on "a client that takes part of a response over HTTP/2 and then nothing is disconnected" . withQuietServer (setHTTP2Cleartext True impatient) application $ \server port ->
+      patientOn on "a client that takes part of a response over HTTP/2 and then nothing is disconnected" . withQuietServer (setHTTP2Cleartext True impatient) application $ \server port ->
         -- HTTP/2 with prior knowledge, and a GET of a path (a literal of 17 bytes) from an authority (one byte).
         withClient port $ \client -> do
           say client ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" <> B.pack [0, 0, 0, 4, 0, 0, 0, 0, 0])
@@ -77,16 +77,16 @@ tests on =
             ask client "/" ["Upgrade: talk", "Connection: upgrade"]
             within 20 "the application's errors" (takeMVar found) >>= (@?= [True, True])
           noConnections server,
-      testOn on "clients that are slow, but fast enough, are served" . withQuietServer impatient application $ \server port -> do
+      patientOn on "clients that are slow, but fast enough, are served" . withQuietServer impatient application $ \server port -> do
         forConcurrently_ (fastEnough port) (uncurry (within 50))
         noConnections server,
-      testOn on "a slow reader of a file is served: every part that it takes counts" . withFileOf 16000000 $ \fileOf ->
+      patientOn on "a slow reader of a file is served: every part that it takes counts" . withFileOf 16000000 $ \fileOf ->
         withQuietServer impatient fileOf $ \server port -> do
           withClient port $ \client -> ask client "/" [] >> slowReading client
           noConnections server,
       -- With the limit of four seconds, in which it takes less than a slice. (A shorter one can pass in vain: when the window is
       -- closed, TCP sends a probe after 0.2, 0.4, 0.8 and 1.6 s, and a piece of 64 KiB makes room only when all of it is read.)
-      testOn on "a reader that takes longer than the limit for a slice of a file is served until it stops" . withFileOf 16000000 $ \fileOf ->
+      patientOn on "a reader that takes longer than the limit for a slice of a file is served until it stops" . withFileOf 16000000 $ \fileOf ->
         withQuietServer (setTimeout 4 defaultSettings) fileOf $ \server port -> do
           withNarrowClient 65536 port $ \client -> do
             ask client "/" []
@@ -97,7 +97,7 @@ tests on =
             ask client "/" []
             replicateM_ 6 (threadDelay 250000 >> hearSome client 40000)
             noConnections server,
-      testOn on "on a Unix socket, where the server cannot tell what a client has taken, a slow reader is served" . withFileOf 1600000 $ \fileOf -> do
+      patientOn on "on a Unix socket, where the server cannot tell what a client has taken, a slow reader is served" . withFileOf 1600000 $ \fileOf -> do
         folder <- mkdtemp "/tmp/weft-slow-"
         flip finally (removeDirectoryRecursive folder) $ do
           let path = folder </> "socket"
@@ -116,7 +116,7 @@ tests on =
                       if B.null bytes then pure n else go (n + B.length bytes)
               taken <- go (0 :: Int)
               assertBool ("only " <> show taken) (taken >= 1600000),
-      testOn on "a timeout of 0 is no limit" . withQuietServer (setTimeout 0 defaultSettings) application $ \_ port ->
+      patientOn on "a timeout of 0 is no limit" . withQuietServer (setTimeout 0 defaultSettings) application $ \_ port ->
         withClient port $ \client -> do
           say client "GET /hello HTTP/1.1\r\n"
           threadDelay 1500000
