@@ -30,8 +30,8 @@ install: ## Install the program weft below PREFIX (default: /usr/local) [DESTDIR
 	@[ -x bin/weft ] || { scripts/deps build && scripts/build weft; }
 	@scripts/install "$(PREFIX)" "$(DESTDIR)"
 
-deb: deps ## Build the Debian package of the program weft into bin/
-	@scripts/build weft
+deb: deps ## Build the Debian packages of weft and weft-bench into bin/
+	@scripts/build programs
 	@scripts/deb
 
 relink-flags: deps ## Write bin/weft-relink.rsp, with which plain ghc links programs on Weft
@@ -91,7 +91,7 @@ soak: deps ## Everything at once under faults, on each back end (HOURS=1, or MIN
 	@HOURS="$(HOURS)" MINUTES="$(MINUTES)" SEED="$(SEED)" TOGETHER="$(TOGETHER)" scripts/soak
 
 bench: build bench-peers ## Run every benchmark
-	bin/weft bench all
+	bin/weft-bench all
 
 bench-peers: ## Build the programs that Weft is measured against
 	@scripts/deps build bench

@@ -1,4 +1,4 @@
-/* For `weft bench tcp`: the kernel's side of a trial. It runs in a network namespace of
+/* For `weft-bench tcp`: the kernel's side of a trial. It runs in a network namespace of
  * its own (unshare -n) and needs root.
  *
  *   tcp-peer serve ADDRESS

@@ -9,7 +9,6 @@ import Data.List (isInfixOf)
 import Network.Socket
 import Network.Socket.ByteString (recv, sendAll)
 import Operating (callSilently, config, has, inFolder, overUnix, until', warned)
-import Program
 import System.Directory
 import System.Exit (ExitCode (..))
 import System.FilePath ((</>))
@@ -19,6 +18,7 @@ import System.Process
 import System.Timeout (timeout)
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
+import Weft.Test.Program
 import Weft.Test.Skip (testCase)
 
 tests :: FilePath -> TestTree

@@ -9,7 +9,6 @@ import qualified Data.ByteString.Char8 as B
 import Network.Socket
 import Network.Socket.ByteString (recv, sendAll)
 import Operating (config, inFolder, overUnix)
-import Program
 import System.Directory
 import System.Exit (ExitCode (..))
 import System.FilePath ((</>))
@@ -18,6 +17,7 @@ import System.Posix.Signals (sigTERM)
 import System.Process
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
+import Weft.Test.Program
 import Weft.Test.Skip (testCase)
 
 tests :: FilePath -> TestTree

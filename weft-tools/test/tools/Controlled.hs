@@ -16,7 +16,6 @@ import GHC.Clock (getMonotonicTime)
 import Network.Socket
 import Network.Socket.ByteString (recv, sendAll)
 import Numeric (showHex, showOct)
-import Program
 import System.Directory (listDirectory)
 import System.Exit (ExitCode (..))
 import System.IO (IOMode (AppendMode), hGetContents, hGetLine, withFile)
@@ -27,6 +26,7 @@ import Test.Tasty.HUnit hiding (testCase)
 import Text.Read (readMaybe)
 import Weft.Test.Files (withFolder)
 import Weft.Test.OpenVSwitch
+import Weft.Test.Program
 import Weft.Test.Skip (needProgram, testCase)
 
 tests :: FilePath -> TestTree

@@ -6,7 +6,6 @@ import Control.Exception (bracket)
 import Control.Monad
 import qualified Data.ByteString.Char8 as B
 import Data.List (isInfixOf)
-import Program
 import System.Directory (createDirectory, doesFileExist, removePathForcibly)
 import System.Exit (ExitCode (..))
 import System.FilePath (takeDirectory, (</>))
@@ -16,6 +15,7 @@ import System.Posix.User (getEffectiveUserID)
 import System.Process
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
+import Weft.Test.Program
 import Weft.Test.Skip (needProgram, skipUnless, testCase)
 
 tests :: FilePath -> FilePath -> TestTree

@@ -14,7 +14,6 @@ import GHC.IO.Exception (IOException (ioe_errno))
 import Network.Socket
 import Network.Socket.ByteString (sendAll)
 import Operating (config, inFolder, overUnix)
-import Program
 import System.Exit (ExitCode (..))
 import System.FilePath ((</>))
 import System.IO (hGetContents, hGetLine)
@@ -23,6 +22,7 @@ import System.Posix.Signals (sigCONT, sigSTOP, sigTERM)
 import System.Process (proc, waitForProcess)
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
+import Weft.Test.Program
 import Weft.Test.Skip (skipUnless, testCase)
 
 tests :: FilePath -> TestTree

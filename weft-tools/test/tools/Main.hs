@@ -5,17 +5,14 @@ module Main (main) where
 
 import qualified Answering
 import qualified Behind
-import qualified Cbench
 import Control.Concurrent
 import Control.Concurrent.Async (forConcurrently_)
 import Control.Exception
 import Control.Monad
 import qualified Controlled
-import qualified Cores
 import qualified Data.ByteString.Char8 as B
 import Data.List (isInfixOf, isPrefixOf)
 import Data.Maybe (fromMaybe)
-import qualified Gate
 import qualified Insight
 import qualified Listening
 import qualified ManualPage
@@ -26,7 +23,6 @@ import Network.Socket.ByteString (recv, sendAll)
 import qualified NotReading
 import qualified Operating
 import qualified Passwords
-import Program
 import qualified Proxied
 import qualified Secured
 import qualified Sites
@@ -43,6 +39,7 @@ import Test.Tasty.HUnit hiding (testCase)
 import qualified Userland
 import Weft.Backend (whyUnavailable)
 import Weft.Test.Main (defaultMain)
+import Weft.Test.Program
 import Weft.Test.Skip (skip, testCase)
 
 main :: IO ()
@@ -52,7 +49,7 @@ main = do
   there <- doesFileExist program
   unless there (ioError (userError ("no program at " <> program <> ": scripts/build weft makes it")))
   bracket site removePathForcibly $ \folder ->
-    defaultMain (testGroup "weft" [serving program folder, Operating.tests program, ManualPage.tests program, Answering.tests program, Behind.tests program, Measuring.tests program, Passwords.tests program, Listening.tests program, NotReading.tests program, Secured.tests program, Names.tests program, Sites.tests program, Proxied.tests program, Insight.tests program folder, Gate.tests program, Cores.tests program, Cbench.tests program, Controlled.tests program, Userland.tests program folder, refusing program folder, doctor program])
+    defaultMain (testGroup "weft" [serving program folder, Operating.tests program, ManualPage.tests program, Answering.tests program, Behind.tests program, Measuring.tests program, Passwords.tests program, Listening.tests program, NotReading.tests program, Secured.tests program, Names.tests program, Sites.tests program, Proxied.tests program, Insight.tests program folder, Controlled.tests program, Userland.tests program folder, refusing program folder, doctor program])
 
 -- | A folder to serve.
 site :: IO FilePath
@@ -158,11 +155,11 @@ refusing program folder =
       says "help" 0 "--port" ["serve", "--help"],
       testGroup
         "a missing file is named without the function that opened it"
-        [says (unwords command) 2 ": /nonexistent: No such file or directory\n" (command <> ["/nonexistent"]) | command <- [["doctor", "--binary"], ["bench", "compare", "/nonexistent"], ["bench", "report"], ["serve", "--config"]]],
+        [says (unwords command) 2 ": /nonexistent: No such file or directory\n" (command <> ["/nonexistent"]) | command <- [["doctor", "--binary"], ["serve", "--config"]]],
       testGroup "the help of weft tcp lists its commands" [says name 0 ("  " <> name <> " ") ["tcp", "--help"] | name <- ["connections", "doctor", "replay"]],
       testGroup
         "a wrong flag is reported with the usage of its command"
-        [says command 2 ("Usage: weft " <> command <> " ") [command, "--none"] | command <- ["serve", "doctor", "controller", "cbench", "get"]],
+        [says command 2 ("Usage: weft " <> command <> " ") [command, "--none"] | command <- ["serve", "doctor", "controller", "get"]],
       testGroup
         "weft controller"
         [ says "etcd without a scheme" 2 "expected URLs such as http://127.0.0.1:2379" ["controller", "--etcd", "127.0.0.1:2379"],

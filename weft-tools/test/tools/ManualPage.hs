@@ -4,9 +4,9 @@ module ManualPage (tests) where
 import Control.Monad (forM_)
 import Data.Char (toUpper)
 import Data.List (isInfixOf, isPrefixOf, isSuffixOf)
-import Program
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
+import Weft.Test.Program
 import Weft.Test.Skip (testCase)
 
 tests :: FilePath -> TestTree
@@ -28,7 +28,7 @@ tests program =
         (_, help) <- outcome program [] ["--help"]
         found <- concat <$> mapM (checked . pure) [name | name <- namesIn help, name `notElem` ["serve", "man"]]
         -- That the help texts were understood.
-        forM_ ["controller", "bench run", "bench url", "bench compare", "trace view", "tcp replay"] $ \path -> assertBool (show found) (path `elem` found)
+        forM_ ["controller", "trace view", "tcp connections", "tcp replay"] $ \path -> assertBool (show found) (path `elem` found)
         assertBool "an option" ("--rate" `elem` optionsIn "Available options:\n  -r,--rate N  Text")
     ]
 

@@ -7,7 +7,6 @@ import qualified Data.ByteString.Char8 as B
 import Data.List (isPrefixOf, stripPrefix)
 import Network.Socket (PortNumber)
 import Operating (inFolder, overUnix, until')
-import Program
 import System.Directory (doesPathExist)
 import System.Exit (ExitCode (..))
 import System.FilePath ((</>))
@@ -16,6 +15,7 @@ import System.Posix.Signals (sigTERM)
 import System.Process (waitForProcess)
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
+import Weft.Test.Program
 import Weft.Test.Skip (testCase)
 
 tests :: FilePath -> TestTree

@@ -6,13 +6,13 @@ import Control.Monad
 import qualified Data.ByteString.Char8 as B
 import Data.List (isInfixOf)
 import Operating (config, has, homeOf, inFolder, selfSigned, warned)
-import Program
 import System.Directory (createDirectoryIfMissing)
 import System.Exit (ExitCode (..))
 import System.FilePath ((</>))
 import System.Posix.Signals (sigHUP)
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
+import Weft.Test.Program
 import Weft.Test.Skip (testCase)
 
 tests :: FilePath -> TestTree

@@ -10,7 +10,6 @@ import Data.List (isInfixOf)
 import Network.Socket
 import Network.Socket.ByteString (recv, sendAll)
 import Operating (inFolder, until', warned)
-import Program
 import System.Directory
 import System.Exit (ExitCode (..))
 import System.FilePath ((</>))
@@ -20,6 +19,7 @@ import System.Posix.Signals (sigTERM)
 import System.Process
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
+import Weft.Test.Program
 import Weft.Test.Skip (skipUnless, testCase)
 
 tests :: FilePath -> TestTree

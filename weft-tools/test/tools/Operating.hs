@@ -24,7 +24,6 @@ import Data.IORef
 import Data.List (isInfixOf, isPrefixOf, isSuffixOf)
 import Network.Socket
 import Network.Socket.ByteString (recv, sendAll)
-import Program
 import System.Directory
 import System.Exit (ExitCode (..))
 import System.FilePath ((</>))
@@ -38,6 +37,7 @@ import System.Process
 import System.Timeout (timeout)
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
+import Weft.Test.Program
 import Weft.Test.Skip (needProgram, testCase)
 
 tests :: FilePath -> TestTree

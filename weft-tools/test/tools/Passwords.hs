@@ -11,7 +11,6 @@ import Data.Word (Word8)
 import Network.Socket
 import Network.Socket.ByteString (sendAll)
 import Operating (has, inFolder, until', warned)
-import Program
 import System.Directory
 import System.FilePath ((</>))
 import System.IO
@@ -19,6 +18,7 @@ import System.Posix.Signals (sigHUP)
 import System.Process
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
+import Weft.Test.Program
 import Weft.Test.Skip (testCase)
 
 tests :: FilePath -> TestTree

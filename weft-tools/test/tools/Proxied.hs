@@ -8,13 +8,13 @@ import Control.Monad
 import qualified Data.ByteString.Char8 as B
 import Data.List (nub, sort)
 import Operating (config, inFolder)
-import Program
 import System.Exit (ExitCode (..))
 import System.FilePath ((</>))
 import System.Posix.Signals (sigHUP)
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
 import Weft.Test.Peer (eventually, hearRequest, say, withPeer)
+import Weft.Test.Program
 import Weft.Test.Skip (testCase)
 
 tests :: FilePath -> TestTree

@@ -5,7 +5,6 @@ import Control.Exception
 import Control.Monad
 import qualified Data.ByteString.Char8 as B
 import Data.List (isInfixOf, isPrefixOf, nub)
-import Program
 import System.Directory (doesFileExist, removeFile)
 import System.Exit (ExitCode (..))
 import System.FilePath (takeDirectory, (</>))
@@ -15,6 +14,7 @@ import System.Posix.Signals (sigINT, sigTERM, signalProcess, signalProcessGroup)
 import System.Process
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
+import Weft.Test.Program
 import Weft.Test.Skip (needProgram, skip, testCase)
 
 tests :: FilePath -> FilePath -> TestTree

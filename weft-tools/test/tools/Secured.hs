@@ -8,7 +8,6 @@ import Control.Monad
 import qualified Data.ByteString.Char8 as B
 import Network.Socket (PortNumber, SockAddr (..), SocketOption (RecvBuffer), tupleToHostAddress)
 import Operating (callSilently, inFolder)
-import Program hiding (connected)
 import System.Exit (ExitCode (..))
 import System.FilePath ((</>))
 import System.IO
@@ -18,6 +17,7 @@ import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
 import Weft.Duration (seconds)
 import qualified Weft.Socket as S
+import Weft.Test.Program hiding (connected)
 import Weft.Test.Skip (testCase)
 import Weft.Tls
 import Weft.Transport

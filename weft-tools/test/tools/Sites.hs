@@ -7,12 +7,12 @@ import Control.Monad
 import qualified Data.ByteString.Char8 as B
 import Data.List (isInfixOf)
 import Operating (config, has, inFolder)
-import Program
 import System.Exit (ExitCode (..))
 import System.FilePath ((</>))
 import System.IO (hGetLine)
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
+import Weft.Test.Program
 import Weft.Test.Skip (testCase)
 
 tests :: FilePath -> TestTree

@@ -1,5 +1,5 @@
 -- | The program in unusual surroundings: closed descriptors, the locale C, a full disk, terminals without escape
--- sequences, no search path, no folder for temporary files; a process that is stopped and continued.
+-- sequences, no search path; a process that is stopped and continued.
 module Surroundings (tests) where
 
 import Control.Concurrent (threadDelay)
@@ -8,16 +8,16 @@ import qualified Data.ByteString.Char8 as B
 import Data.List (isInfixOf)
 import Network.Socket.ByteString (recv, sendAll)
 import Operating (callSilently, inFolder)
-import Program
-import System.Directory (createDirectory, createFileLink, doesFileExist)
+import System.Directory (createDirectory, createFileLink)
 import System.Exit (ExitCode (..))
-import System.FilePath (takeDirectory, (</>))
+import System.FilePath ((</>))
 import System.IO (hGetLine)
 import System.Posix.Files (setFileMode)
 import System.Posix.Signals (sigCONT, sigSTOP, sigTERM)
 import System.Process (getPid, proc, readProcessWithExitCode, waitForProcess)
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
+import Weft.Test.Program
 import Weft.Test.Skip (needProgram, skip, testCase)
 
 tests :: FilePath -> FilePath -> TestTree
@@ -57,13 +57,6 @@ tests program folder =
           port <- portOf p
           page <- get port "/sub/"
           forM_ ["./page.html", "./link"] $ \name -> assertBool (show page) (B.pack name `B.isInfixOf` page),
-      testCase "on a full disk, an earlier report stays, and the error names the report and the command" $ do
-        let (result, report) = (folder </> "full.json", folder </> "full.html")
-        writeFile result "{\"bench\": \"echo\", \"runs\": []}"
-        writeFile report "earlier"
-        (_, out) <- limitedFiles ["bench", "report", result, "-o", report]
-        contains out ("weft bench: " <> report <> ": File too large")
-        readFile report >>= (@?= "earlier"),
       testCase "a recording that is cut off is no success, and the error says why" $
         -- In its head, as where the disk is full from the beginning, and behind it.
         forM_ [("hdrb", "is no complete log: it ends before its first event, as if its program had been killed, had replaced itself by another (execve), or the disk were full"), ("hdrbhetbhetehdredatb", "ended by itself. It has replaced itself by another program (execve), it has processes that write to the same file (fork), or the disk is full\n")] $ \(begins, why) -> do
@@ -122,14 +115,6 @@ tests program folder =
               waitForProcess (process terminal) >>= (@?= ExitSuccess)
               contains (B.unpack out) "requests"
               assertBool (show out) (B.notElem '\ESC' out),
-      testCase "nor does one that is dumb get them from the progress of weft bench" . relinked "clock-relinked" $ \clock -> do
-        needProgram "script"
-        let line = "env TERM=dumb " <> program <> " bench run --rounds 1 -- " <> clock
-        started [] (proc "script" ["-qec", line, "/dev/null"]) $ \terminal -> do
-          out <- B.hGetContents (output terminal)
-          waitForProcess (process terminal) >>= (@?= ExitSuccess)
-          contains (B.unpack out) "round 1/1"
-          assertBool (show out) (B.notElem '\ESC' out),
       testCase "a narrow window cuts the last line, too" $ do
         needProgram "script"
         weft program [] ["serve", folder, "--port", "0", "--metrics", "loopback"] $ \p -> do
@@ -139,14 +124,7 @@ tests program folder =
             out <- B.hGetContents (output terminal)
             waitForProcess (process terminal) >>= (@?= ExitSuccess)
             contains (B.unpack out) "\ESC[KPress q to\ESC[J",
-      testCase "a folder for temporary files that does not exist is named, and so is TMPDIR" . relinked "clock-relinked" $ \clock -> do
-        (code, out) <- outcome program [("TMPDIR", "/nonexistent")] ["bench", "run", "--rounds", "1", "--", clock]
-        code @?= ExitFailure 1
-        contains out "weft bench: /nonexistent: no temporary folder can be made in it (TMPDIR names another): No such file or directory",
-      testCase "without PATH" . relinked "clock-relinked" $ \clock -> do
-        (code, out) <- withoutPath ["bench", "run", "--rounds", "1", "--", clock]
-        assertEqual out ExitSuccess code
-        contains out "verdict: "
+      testCase "without PATH" $
         forM_ [["doctor", "nothing"], ["trace", "-o", folder </> "x.eventlog", "nothing"]] $ \arguments -> do
           (ended, said) <- withoutPath arguments
           ended @?= ExitFailure 2
@@ -156,13 +134,6 @@ tests program folder =
     shell script arguments = do
       (code, out, err) <- limited (readProcessWithExitCode "sh" (["-c", script, program] <> arguments) "")
       pure (code, out <> err)
-    -- No file may be larger than one unit of ulimit: 512 or 1024 bytes.
-    limitedFiles = shell "trap '' XFSZ; ulimit -f 1; exec \"$0\" \"$@\""
     withoutPath arguments = do
       (code, out, err) <- limited (readProcessWithExitCode "env" (["-u", "PATH", program] <> arguments) "")
       pure (code, out <> err)
-    relinked name act = do
-      let file = takeDirectory program </> "relink" </> name
-      there <- doesFileExist file
-      unless there (skip "the relinked programs are not built")
-      act file

@@ -10,7 +10,6 @@ import Data.List (isInfixOf, isPrefixOf, sort)
 import Network.Socket (Family (AF_INET), PortNumber, SockAddr (SockAddrInet), Socket, SocketType (Stream), accept, bind, close, defaultProtocol, listen, socket, socketPort, tupleToHostAddress)
 import Network.Socket.ByteString (recv, sendAll)
 import Operating (callSilently)
-import Program
 import System.Directory
 import System.Environment (getEnvironment)
 import System.Exit (ExitCode (..))
@@ -20,6 +19,7 @@ import System.Posix.User (getEffectiveUserID)
 import System.Process
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
+import Weft.Test.Program
 import Weft.Test.Skip (needProgram, skipUnless, testCase)
 
 tests :: FilePath -> FilePath -> TestTree

@@ -35,9 +35,9 @@ import Weft.Http.Client.Connection
 import Weft.Socket (AddrInfo (..), SockAddr (..), SocketType (Stream), defaultHints, getAddrInfo)
 import Weft.Tcp (Address (..), tcpTransport)
 import Weft.Tls (TlsClientSettings (..), Trust, defaultTlsClientSettings, tlsConnect)
-import Weft.Tools.Bench.Options (longestTime, noMoreThan, positive)
-import Weft.Tools.Bench.Output (isSpecial)
 import Weft.Tools.Dialled (dialled)
+import Weft.Tools.Numbers (longestTime, noMoreThan, positive)
+import Weft.Tools.Output (isSpecial)
 import Weft.Tools.Serve.Stack
 import Weft.Tools.StandardError (reportLine)
 import Weft.Tools.Trust

@@ -41,8 +41,8 @@ import Weft.Duration (seconds)
 import Weft.Http.Client
 import Weft.Socket (deadlineIn, isTimeout)
 import Weft.Tls (TlsClientSettings (..), Trust, defaultTlsClientSettings)
-import Weft.Tools.Bench.Options (positive)
 import Weft.Tools.Dialled (dialError)
+import Weft.Tools.Numbers (positive)
 import Weft.Tools.StandardError (reportText)
 import Weft.Tools.Surroundings (screenOn)
 import Weft.Tools.Top.Readings

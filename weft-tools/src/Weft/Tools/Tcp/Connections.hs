@@ -35,8 +35,7 @@ import Weft.Prometheus
 import Weft.Tcp
 import Weft.Tcp.Core (Micros (..), State (TimeWait), stateName)
 import Weft.Tls (Trust)
-import Weft.Tools.Bench.Options (positive)
-import Weft.Tools.Bench.Table (columns)
+import Weft.Tools.Numbers (columns, positive)
 import Weft.Tools.Subcommand (Subcommand, subcommand)
 import Weft.Tools.Top (readPage, reportingPages, trusted)
 import Weft.Tools.Top.Readings (Reading)

@@ -20,7 +20,7 @@ import Data.Maybe (fromMaybe, mapMaybe)
 import Data.Text (Text)
 import qualified Data.Text as T
 import qualified Data.Text.Read as T
-import Weft.Tools.Bench.Table (columns, renderNumber)
+import Weft.Tools.Numbers (columns, renderNumber)
 
 -- | Samples by name and labels.
 type Reading = M.Map (Text, [(Text, Text)]) Double

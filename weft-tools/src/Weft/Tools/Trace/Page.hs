@@ -18,8 +18,8 @@ import Data.List (sortOn)
 import qualified Data.Map.Strict as M
 import Data.Text (Text)
 import qualified Data.Text as T
-import Weft.Tools.Bench.Svg (escape)
-import Weft.Tools.Bench.Table (renderNumber)
+import Weft.Tools.Markup (escape)
+import Weft.Tools.Numbers (renderNumber)
 import Weft.Tools.Trace.Timeline
 
 -- | The page: its title, and what is to be said first, a paragraph each. If there are more spans or arrows than a
@@ -89,7 +89,7 @@ latencyClasses latencies
     classOf l = until (>= l) (* 2) 250
     (smallest, largest) = (fst (M.findMin counted), fst (M.findMax counted))
 
--- | As in "Weft.Tools.Bench.Palette": the colours of Okabe and Ito.
+-- | As in the charts of weft-bench: the colours of Okabe and Ito.
 colour :: Activity -> Text
 colour activity = case activity of
   Running -> "#56b4e9"

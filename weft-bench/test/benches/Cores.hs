@@ -1,0 +1,86 @@
+-- | Cache lines that Weft moves between capabilities.
+--
+-- Requests of different connections need no line in common (@doc\/rationale\/cores.md@). QEMU's user mode runs a server
+-- with eight capabilities, one request is in flight at a time, and @weft-bench transfers@ counts the lines that move from
+-- one capability to another with Weft's code on a side. No time is measured.
+--
+-- A word that each request writes moves with seven of eight requests. Lines also move that belong to no request: of
+-- timers, of the second's date, of threads that change their capability. These are some hundreds among thousands of requests,
+-- more on a busy machine, so the smallest of several counts is taken, and a machine that is too slow is excused.
+module Cores (tests) where
+
+import Control.Monad (unless)
+import Data.List (isInfixOf, tails)
+import Data.Maybe (listToMaybe)
+import System.Directory (createDirectory, createDirectoryLink, doesFileExist, makeAbsolute)
+import System.Exit (ExitCode (..))
+import System.FilePath (takeDirectory, (</>))
+import System.Info (arch, os)
+import System.Process (readProcessWithExitCode)
+import Test.Tasty
+import Test.Tasty.HUnit hiding (testCase)
+import Text.Read (readMaybe)
+import Weft.Test.Program
+import Weft.Test.Skip (needProgram, skip, skipUnless, testCase)
+
+tests :: FilePath -> TestTree
+tests program =
+  testGroup
+    "cores"
+    [ testCase "a shared word is found, and one that only lies beside another" . counting program $ \transfers -> do
+        (code, out) <- transfers "shared-word" ["--seconds", "2"]
+        assertEqual out ExitSuccess code
+        mapM_ (contains out) ["variable planted", "variable beside"]
+        -- Where counting begins and ends, a round trip is counted in part.
+        assertBool out (maybe False (\found -> abs (found - 6) < 0.1) (figureAfter "transfers a request: " out)),
+      testGroup
+        "a request moves no line of Weft's"
+        [ testCase name $ do
+            built <- doesFileExist (takeDirectory program </> "subjects" </> name)
+            skipUnless ("bin/subjects/" <> name <> " is not built") built
+            counting program $ \transfers -> smallest (3 :: Int) (transfers name ["--requests", "5000"])
+          | name <- ["pong-weft", "wai-weft"]
+        ]
+    ]
+
+-- | The most that may move with a request.
+limit :: Double
+limit = 0.25
+
+-- | Count up to so many times, until a count is low enough. Nothing is known if the kernel gave a capability no connection;
+-- if the machine was too slow, it will be again.
+smallest :: Int -> IO (ExitCode, String) -> Assertion
+smallest times transfers = go times []
+  where
+    go 0 said
+      | null [() | (Just _, _) <- said] = skip ("nothing was counted: " <> concat (take 1 [last ("" : lines out) | (_, out) <- said]))
+      | otherwise = assertFailure (unlines (reverse (map snd said)))
+    go left said = do
+      (code, out) <- transfers
+      let found = figureAfter "with Weft's code on a side: " out
+          slow = any (`isInfixOf` out) ["too slow", "said nothing for"]
+      unless (slow || "the work was not spread" `isInfixOf` out || code == ExitSuccess && found /= Nothing) (assertFailure out)
+      unless (maybe False (<= limit) found) (go (if slow then 0 else left - 1) ((found, out) : said))
+
+-- | The number after this text.
+figureAfter :: String -> String -> Maybe Double
+figureAfter text out = listToMaybe [n | rest <- tails out, Just end <- [prefixOf rest], Just n <- [readMaybe (takeWhile (`elem` "0123456789.") end)]]
+  where
+    prefixOf rest = if take (length text) rest == text then Just (drop (length text) rest) else Nothing
+
+-- | The plug-in and the program whose answer is known are compiled, since the peers of benchmarks need not be built.
+counting :: FilePath -> ((FilePath -> [String] -> IO (ExitCode, String)) -> IO ()) -> IO ()
+counting program act = do
+  skipUnless "the plug-in is for Linux on x86-64" (os == "linux" && arch == "x86_64")
+  mapM_ needProgram ["qemu-x86_64", "prlimit", "cc", "nm", "readelf"]
+  scratchFolder "cores" $ \folder -> do
+    createDirectory (folder </> "peers")
+    makeAbsolute (takeDirectory program </> "subjects") >>= (`createDirectoryLink` (folder </> "subjects"))
+    compile folder "transfers.so" ["-shared", "-fPIC", peers </> "transfers.c"]
+    compile folder "shared-word" [peers </> "shared-word.c", peers </> "peer.c"]
+    act $ \subject options -> outcome program [("WEFT_BENCH_DIR", folder)] (["transfers", subject, "-N", "8"] <> options)
+  where
+    peers = ".." </> "bench" </> "peers"
+    compile folder name arguments = do
+      (code, _, err) <- readProcessWithExitCode "cc" (["-O2", "-pthread", "-o", folder </> "peers" </> name] <> arguments) ""
+      assertEqual err ExitSuccess code
