@@ -14,13 +14,14 @@
 #if !defined(__linux__)
 #error "weft-relink: only Linux is supported"
 #endif
-#if !defined(__x86_64__)
-#error "weft-relink: only x86-64 is supported (not aarch64): the code that stands for a Haskell function is written for it"
+#if !defined(__x86_64__) && !defined(__aarch64__)
+#error "weft-relink: only x86-64 and aarch64 are supported: the code that stands for a Haskell function is written for them"
 #endif
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <limits.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,8 +33,8 @@
 #if defined(PROFILING)
 #error "weft-relink: profiling is not supported: profiled functions have another layout; build with --disable-profiling, or leave weft-relink out"
 #endif
-#if defined(__GLASGOW_HASKELL__) && (__GLASGOW_HASKELL__ < 900 || __GLASGOW_HASKELL__ > 910)
-#error "weft-relink: not known to work with this GHC (9.0 to 9.10 are): compare the names below with GHC.Event.Thread's interface, then change this line"
+#if defined(__GLASGOW_HASKELL__) && (__GLASGOW_HASKELL__ < 900 || __GLASGOW_HASKELL__ > 916)
+#error "weft-relink: not known to work with this GHC (9.0 to 9.10 are, 9.12 to 9.16 are prepared): compare the names below with GHC.Event.Thread's interface, then change this line"
 #endif
 
 #include "Rts.h"
@@ -54,6 +55,17 @@
 #define UNBOXED(X)
 #endif
 
+/* From GHC 9.12 on the names of base's own functions have a hash in them that differs between builds of GHC, so no linker
+ * option of a package can name them: this one stays GHC's. Those of ghc-internal keep their names. */
+#if __GLASGOW_HASKELL__ < 912
+#define OF_BASE(X) \
+  X(timeout, SYSTEM_TIMEOUT(timeout1), 3, ARG_PP, "System.Timeout.timeout") \
+  X(timeoutExported, SYSTEM_TIMEOUT(timeout), 3, ARG_PP, "System.Timeout.timeout, from unoptimised code") \
+  UNBOXED(X)
+#else
+#define OF_BASE(X)
+#endif
+
 /* X(ours, original, arity, kinds of its arguments, the functions that it serves). The compiler appends a number to the
  * name of a function that serves two exported ones, or is one without its newtype IO. The arity includes the state
  * token, the kinds do not. */
@@ -63,9 +75,7 @@
   X(closeFdWith, EVENT_THREAD(closeFdWith1), 3, ARG_PP, "closeFdWith") \
   X(threadDelay, EVENT_THREAD(threadDelay1), 2, ARG_P, "threadDelay") \
   X(registerDelay, EVENT_THREAD(registerDelay1), 2, ARG_P, "registerDelay") \
-  X(timeout, SYSTEM_TIMEOUT(timeout1), 3, ARG_PP, "System.Timeout.timeout") \
-  X(timeoutExported, SYSTEM_TIMEOUT(timeout), 3, ARG_PP, "System.Timeout.timeout, from unoptimised code") \
-  UNBOXED(X) \
+  OF_BASE(X) \
   X(ensureIOManagerIsRunning, EVENT_THREAD(ensureIOManagerIsRunning1), 1, ARG_NONE, "ensureIOManagerIsRunning")
 
 /* --- closures and code ------------------------------------------------------------------ */
@@ -78,7 +88,13 @@
 #define STRING_(s) #s
 #define STRING(s) STRING_(s)
 
+/* A jump through a variable of this object. On aarch64 it needs a register: x16, which a linker's veneers (for calls
+ * further than 128 MB) may use as well. No code of GHC's has a value in it where it calls a function. */
+#if defined(__x86_64__)
 #define JUMP(s) "jmp *" s "(%rip)\n"
+#elif defined(__aarch64__)
+#define JUMP(s) "adrp x16, " s "\nldr x16, [x16, :lo12:" s "]\nbr x16\n"
+#endif
 
 /* A static closure of a function. The collector follows its two fields, and so keeps both functions, and the top-level
  * values that they refer to, alive for as long as anything refers to this one. The original must be among them
@@ -92,12 +108,18 @@ typedef struct {
 } Function;
 
 /* The code, and before it the function's table (rts/storage/InfoTables.h, StgFunInfoTable): no
- * bitmap, kinds and arity; two pointers in the closure; its type; no table of static references. */
+ * bitmap, kinds and arity; two pointers in the closure; its type; no table of static references. The
+ * table ends where the code begins, and the three words before the kinds are zero on both machines: on
+ * x86-64 padding, the offset of the code for partial applications and the bitmap, both unused with these kinds; on
+ * aarch64 that offset, the bitmap, and the offset of the table of static references, whose presence the last word
+ * denies (USE_INLINE_SRT_FIELD is for x86-64 only). */
 #define CODE(ours, original, arity, kinds) \
   ".pushsection .text\n.p2align 4\n.quad 0\n.quad 0, 0\n.long " STRING(kinds) ", " STRING(arity) "\n" \
   ".long 2, 0\n.long " STRING(FUN_STATIC) ", 0\n" \
   ".globl " STRING(WRAP_INFO(original)) "\n.type " STRING(WRAP_INFO(original)) ", @object\n" \
   STRING(WRAP_INFO(original)) ":\n" JUMP("weft_relink_code_" #ours) ".popsection\n"
+
+_Static_assert(sizeof(StgFunInfoTable) <= 48 && sizeof(StgFunInfoTable) - offsetof(StgFunInfoTable, f.fun_type) == 24, "the table above");
 
 #define DEFINE(ours, original, arity, kinds, serves) \
   extern const char WRAP_INFO(original)[]; \
@@ -112,8 +134,12 @@ ENTRIES(DEFINE)
 /* The originals are weak, so that GHCi and Template Haskell can load the shared library that is made of the same object
  * file: nothing has the name __real_SYMBOL there, and choose() looks for SYMBOL. In a statically linked program a weak
  * reference takes nothing out of an archive. These references do, since every module has such a name. */
-extern const char EVENT_THREAD(zdtrModule_closure)[], SYSTEM_TIMEOUT(zdtrModule_closure)[];
-__attribute__((used)) static const void *const modules[] = {EVENT_THREAD(zdtrModule_closure), SYSTEM_TIMEOUT(zdtrModule_closure)};
+extern const char EVENT_THREAD(zdtrModule_closure)[];
+__attribute__((used)) static const void *const event_thread = EVENT_THREAD(zdtrModule_closure);
+#if __GLASGOW_HASKELL__ < 912
+extern const char SYSTEM_TIMEOUT(zdtrModule_closure)[];
+__attribute__((used)) static const void *const system_timeout = SYSTEM_TIMEOUT(zdtrModule_closure);
+#endif
 
 /* --- at start --------------------------------------------------------------------------- */
 
@@ -148,9 +174,13 @@ int weft_relink_verbose(void) { return __atomic_exchange_n(&verbose, 0, __ATOMIC
 /* For a program without -threaded, where a call may be the last reference to it: never collected from the first call
  * on. */
 void *weft_relink_original_timeout(void) {
+#if __GLASGOW_HASKELL__ < 912
   static StgStablePtr kept;
   if (!kept) kept = getStablePtr((StgPtr)&REAL_CLOSURE(SYSTEM_TIMEOUT(timeout1)));
   return (void *)&REAL_CLOSURE(SYSTEM_TIMEOUT(timeout1));
+#else
+  return NULL; /* not redirected, so nothing asks */
+#endif
 }
 
 void *weft_relink_original_ensure(void) { return (void *)&REAL_CLOSURE(EVENT_THREAD(ensureIOManagerIsRunning1)); }
@@ -171,7 +201,8 @@ void __wrap_hs_exit(void) {
 /* Before any Haskell runs. */
 __attribute__((constructor)) static void choose(void) {
   verbose = set("WEFT_VERBOSE");
-  if (!REAL_INFO(EVENT_THREAD(threadDelay1))) {
+#define FOUND(ours, original, arity, kinds, serves) || REAL_INFO(original)
+  if (!(0 ENTRIES(FOUND))) {
 #define ORIGINAL(ours, symbol, arity, kinds, serves) \
     weft_relink_code_##ours = dlsym(RTLD_DEFAULT, STRING(symbol) "_info"); \
     WRAP_CLOSURE(symbol).target = WRAP_CLOSURE(symbol).original = dlsym(RTLD_DEFAULT, STRING(symbol) "_closure");
@@ -184,8 +215,9 @@ __attribute__((constructor)) static void choose(void) {
     return;
   }
 #define UNWRAPPED(ours, original, arity, kinds, serves) \
-    || (const void *)&REAL_CLOSURE(original) == (const void *)&WRAP_CLOSURE(original) || REAL_INFO(original) == WRAP_INFO(original) \
-    || *(const void *const *)&REAL_CLOSURE(original) != REAL_INFO(original)
+    || (REAL_INFO(original) && \
+        ((const void *)&REAL_CLOSURE(original) == (const void *)&WRAP_CLOSURE(original) || (const void *)REAL_INFO(original) == WRAP_INFO(original) \
+         || *(const void *const *)&REAL_CLOSURE(original) != REAL_INFO(original)))
   if (0 ENTRIES(UNWRAPPED)) {
     fprintf(stderr, "weft: weft-relink does not work with this linker, whose --wrap is another (lld): link with gold, GNU ld or mold (-optl-fuse-ld=gold)\n");
     exit(1);
@@ -202,7 +234,7 @@ __attribute__((constructor)) static void choose(void) {
   }
 #define REDIRECT(ours, original, arity, kinds, serves) { \
     const void *const *our = weft_relink_our_##ours; \
-    int fits = alike(our[0], REAL_INFO(original)) && alike(WRAP_INFO(original), REAL_INFO(original)); \
+    int fits = REAL_INFO(original) && alike(our[0], REAL_INFO(original)) && alike(WRAP_INFO(original), REAL_INFO(original)); \
     if (fits) { \
       weft_relink_code_##ours = our[0]; \
       WRAP_CLOSURE(original).target = our[1]; \
@@ -211,6 +243,9 @@ __attribute__((constructor)) static void choose(void) {
       fprintf(stderr, "weft: %s: %s\n", serves, fits ? "Weft's" : "GHC's, as it is not the function that was expected of this GHC"); \
   }
   ENTRIES(REDIRECT)
+#if __GLASGOW_HASKELL__ >= 912
+  if (verbose) fprintf(stderr, "weft: System.Timeout.timeout: GHC's, as its name in this GHC differs between builds\n");
+#endif
   redirected = 1;
 }
 
