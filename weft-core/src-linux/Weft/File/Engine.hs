@@ -397,8 +397,9 @@ data Cancelled = Cancelled
 instance Exception Cancelled
 
 -- | 'begin' for a stream without offsets: wait until the descriptor is ready, and then make the call, with at most
--- 4,096 bytes to write, since so many do not block then (pipe(7)). If another reader was faster, a descriptor that does
--- not block answers 'errAgain', and this waits again, a millisecond later: some descriptors cannot be waited for.
+-- 4,096 bytes to write, since so many do not block then (pipe(7); whatever the size of a page is). If another reader was
+-- faster, a descriptor that does not block answers 'errAgain', and this waits again, a millisecond later: some
+-- descriptors cannot be waited for.
 beginReady :: Op -> (CInt -> IO ()) -> IO (IO ())
 beginReady op handler = do
   thread <- mask_ (forkIO (untilReady `catch` ended >>= handler))

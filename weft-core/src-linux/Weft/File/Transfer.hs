@@ -113,7 +113,7 @@ bufferFor loc file count =
     if fileKind file == Direct then alignedBuffer (Count count) else B.mallocByteString count
 
 -- | Memory of that size at an address that is a multiple of 4096, for files that
--- are opened with 'Weft.File.openDirect'.
+-- are opened with 'Weft.File.openDirect'. What they need depends on the device's blocks, not on the size of pages.
 --
 -- It is a part of a larger array: newAlignedPinnedByteArray# of GHC 9.0 places small arrays with this alignment behind
 -- the end of their block.

@@ -19,6 +19,7 @@ import Data.IORef
 import Data.Maybe (mapMaybe)
 import Data.String (fromString)
 import Data.Text (Text)
+import Foreign.C.Types (CInt (..))
 import Network.HTTP.Types
 import Network.Wai
 import System.Directory
@@ -245,9 +246,11 @@ deaf = withFolder $ \folder -> do
               (> 0) . logDropped <$> logMetrics accessLog
         within 200 "requests" (untilM someDropped)
 
--- | Bytes that a pipe takes.
+-- | Bytes that a pipe takes: 16 pages (pipe(7)).
 pipeSize :: Int
-pipeSize = 65536
+pipeSize = 16 * fromIntegral c_getpagesize
+
+foreign import ccall unsafe "getpagesize" c_getpagesize :: CInt
 
 -- | A log whose pipe nobody reads. Before it is opened, the first action gets the pipe and the number of lines that are
 -- reported as lost. Then it runs with the log, and what it returns runs when the log is closed.
