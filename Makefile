@@ -11,7 +11,7 @@ TCP_SEEDS ?= 5000
 SOAK_MINUTES ?= 10
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build suites serve install deb relink-flags test check format haddock tutorial matrix verify soak bench bench-peers clean
+.PHONY: help deps build suites serve install static image deb relink-flags test check format haddock tutorial matrix verify soak bench bench-peers clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,12 @@ serve: deps ## Serve SITE (default: site) on PORT (default: 8080)
 install: ## Install the program weft below PREFIX (default: /usr/local) [DESTDIR]
 	@[ -x bin/weft ] || { scripts/deps build && scripts/build weft; }
 	@scripts/install "$(PREFIX)" "$(DESTDIR)"
+
+static: deps ## Link the program weft into one file that needs no other, bin/static/weft, and try it
+	@scripts/static
+
+image: static ## Make a container image of it, bin/weft-image.tar, without a daemon
+	@scripts/image
 
 deb: deps ## Build the Debian packages of weft and weft-bench into bin/
 	@scripts/build programs
