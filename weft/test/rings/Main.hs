@@ -22,7 +22,8 @@ import System.Environment (setEnv)
 import System.IO (hClose)
 import System.Mem (performMajorGC)
 import System.Posix.Files (readSymbolicLink)
-import System.Posix.IO (FdOption (NonBlockingRead), closeFd, createPipe, fdRead, fdWrite, setFdOption)
+import System.Posix.IO (FdOption (NonBlockingRead), closeFd, createPipe, dup, fdRead, fdWrite, setFdOption)
+import System.Posix.Resource
 import System.Posix.Temp (mkstemp)
 import System.Posix.Types (Fd)
 import Test.Tasty hiding (defaultMain)
@@ -30,12 +31,15 @@ import Test.Tasty.HUnit
 import Weft.Backend
 import Weft.FFI.RingEntries (preferRingEntries)
 import Weft.File
+import Weft.Metrics
 import Weft.Runtime (stopManagers)
 import Weft.Socket
 import Weft.Socket.ByteString (recv, sendAll)
 import Weft.Test.Configurations (configurations)
+import Weft.Test.Descriptors (finishWriting, streamPair, withFds)
 import Weft.Test.Main (defaultMain)
-import Weft.Test.Skip (skipAll)
+import Weft.Test.Skip (skip, skipAll)
+import qualified Weft.Test.Skip as Skip
 import Weft.Thread (closeFdWith, threadDelay, threadWaitRead)
 import qualified Weft.Thread as T
 import qualified Weft.Timer as Timer
@@ -46,20 +50,14 @@ main = do
   refused <- whyUnavailable "io_uring"
   preferFiles Rings
   chosen <- configurations (== (2, 2)) [(entries, n) | entries <- [2, 4, 8], n <- [1, 2, 4]]
-  defaultMain . localOption (mkTimeout 400000000) . testGroup "rings" $ map (maybe id (skipAll "no io_uring") refused . group) chosen
+  crowds <- configurations (const True) [(32, 2)]
+  defaultMain . localOption (mkTimeout 400000000) . testGroup "rings" $
+    map (maybe id (skipAll "no io_uring") refused) (map (group small) chosen <> map (group crowd) crowds)
 
-group :: (Int, Int) -> TestTree
-group (entries, n) =
-  withResource enter (const leave) $ \_ ->
-    testGroup
-      (show entries <> " entries -N" <> show n)
-      [ testCase "the rings are so small" (sizes entries),
-        testCase "streams arrive whole" streams,
-        testCase "hundreds of descriptors ready at once" allAtOnce,
-        testCase "hundreds of waits cut short at once" cutShort,
-        testCase "hundreds closed under their waiters" closedUnder,
-        testCase "files are read whole, and reads cut short" files
-      ]
+-- | Tests with rings of so many entries, on so many capabilities.
+group :: (Int -> [TestTree]) -> (Int, Int) -> TestTree
+group tests (entries, n) =
+  withResource enter (const leave) (const (testGroup (show entries <> " entries -N" <> show n) (tests entries)))
   where
     enter = do
       preferRingEntries (Just (fromIntegral entries))
@@ -67,6 +65,20 @@ group (entries, n) =
       leave
       setNumCapabilities n
     leave = stopRings >> stopManagers
+
+small, crowd :: Int -> [TestTree]
+small entries =
+  [ testCase "the rings are so small" (sizes entries),
+    testCase "streams arrive whole" streams,
+    testCase "hundreds of descriptors ready at once" allAtOnce,
+    testCase "hundreds of waits cut short at once" cutShort,
+    testCase "hundreds closed under their waiters" closedUnder,
+    testCase "files are read whole, and reads cut short" files
+  ]
+crowd entries =
+  [ testCase "the rings are so small" (sizes entries),
+    Skip.testCase "9,000 waiters woken at once, by a few events each" thousands
+  ]
 
 -- | The sizes of the two queues of each ring of this process, as the kernel reports them.
 sizes :: Int -> Assertion
@@ -120,6 +132,41 @@ allAtOnce = withPipes 300 $ \pipes -> forM_ [1 .. 10 :: Int] $ \_ -> do
   forM_ readers $ \task -> do
     (text, _) <- result "a reader" task
     text @?= "x"
+
+-- | Each of 9,000 threads receives on a copy of one socket, which then ends. Requests whose completions overflow are made
+-- again; if all were made at once, they would end each other, and report their descriptors ten times on average.
+thousands :: Assertion
+thousands = room (fromIntegral waiters + 500) >> forM_ [1, 2 :: Int] (const oneRound)
+  where
+    waiters = 9000
+    oneRound = withFds $ \fds -> do
+      (end, peer) <- streamPair fds
+      -- With io_uring each close may take a time slice of others, unless the ring is gone.
+      bracket (replicateM waiters (dup end >>= mkSocket . fromIntegral)) (\copies -> stopManagers >> mapM_ close copies) $ \copies -> do
+        (ended, allEnded) <- (,) <$> newIORef (0 :: Int) <*> newEmptyMVar
+        idle <- totalOf metricsDescriptors
+        forM_ copies $ \s -> forkIO $ do
+          got <- recv s 10
+          n <- atomicModifyIORef' ended (\n -> (n + 1, n + 1))
+          when (n == waiters || not (B.null got)) (putMVar allEnded n)
+        within 100 "9,000 waits" (untilIt ((>= idle + waiters) <$> totalOf metricsDescriptors))
+        before <- totalOf metricsDispatched
+        finishWriting peer
+        within 100 "the end of 9,000 waits" (takeMVar allEnded) >>= (@?= waiters)
+        events <- subtract before <$> totalOf metricsDispatched
+        assertBool (show events <> " events for " <> show waiters <> " waiters") (events >= waiters && events <= 4 * waiters)
+    totalOf counter = total counter <$> readMetrics
+    untilIt cond = cond >>= \ok -> unless ok (threadDelay 5000 >> untilIt cond)
+
+-- | Raise the limit on open descriptors to this number, or skip the test where that is not allowed.
+room :: Integer -> IO ()
+room wanted = do
+  limits <- getResourceLimit ResourceOpenFiles
+  let atLeast limit = case limit of
+        ResourceLimit n -> n >= wanted
+        _ -> True
+  unless (atLeast (hardLimit limits)) (skip ("fewer than " <> show wanted <> " descriptors (ulimit -n)"))
+  unless (atLeast (softLimit limits)) (setResourceLimit ResourceOpenFiles limits {softLimit = ResourceLimit wanted})
 
 -- | Half of the waiting threads are killed, and half of the others time out; the pipes can be waited for as before.
 cutShort :: Assertion

@@ -6,15 +6,16 @@ module Files.Limits
   )
 where
 
-import Control.Concurrent (threadDelay)
-import Control.Exception (IOException, bracket, bracket_, try)
-import Control.Monad (forM, forM_, replicateM_, void, when)
+import Control.Concurrent (forkOn, isEmptyMVar, newEmptyMVar, putMVar, takeMVar, threadDelay)
+import Control.Exception (IOException, SomeException, bracket, bracket_, throwIO, try)
+import Control.Monad (forM, forM_, replicateM_, unless, void, when)
 import qualified Data.ByteString as B
 import Data.IORef
 import Data.Word (Word64)
+import Files.Older
 import Foreign.ForeignPtr (mallocForeignPtrArray, withForeignPtr)
 import Foreign.Marshal.Alloc (free, mallocBytes)
-import Foreign.Ptr (Ptr, WordPtr (..), plusPtr, ptrToWordPtr)
+import Foreign.Ptr (Ptr, WordPtr (..), castPtr, plusPtr, ptrToWordPtr)
 import Foreign.Storable (pokeElemOff)
 import Harness
 import System.Posix.IO (closeFd, createPipe, dup)
@@ -37,11 +38,42 @@ tests engine =
         testCase "interrupted waits leave no memory behind" unwatched,
         testCase "a request that waits for a slot fails when the rings are stopped" stopped
       ]
+        <> [testCase "a direct read that has to go another way, for which a ring is opened, does not hold up others" anotherWay | engine == Adaptive]
         <> [t | engine /= Threads, t <- [testCase "a request that has ended keeps no memory" ended, testCase "rings come after a lack of descriptors" shortage]]
     )
 
 mebibyte :: Int
 mebibyte = 1048576
+
+-- | The results of direct reads are taken by one thread, on which their handlers run. While one of them needs a ring, and
+-- the kernel takes its time to open it, the next one ends.
+anotherWay :: Assertion
+anotherWay = withBytes 65536 $ \path -> withFile reading {openDirect = True} path $ \file -> do
+  noRings <- snd <$> filesChoice
+  mapM_ (skip . ("no rings: " <>)) noRings
+  stopRings
+  memory <- alignedBuffer 8192
+  withForeignPtr memory $ \p -> do
+    (first, second) <- (,) <$> newEmptyMVar <*> newEmptyMVar
+    let readAtBlock i = begin True (opRead (fileFd file) (4096 * fromIntegral i) (p `plusPtr` (4096 * i)) 4096)
+    holdingRings $ do
+      postponing 1 . onFirst . void $ do
+        _ <- readAtBlock 0 (putMVar first)
+        eventually "the first read has to go another way, or has ended" $ (||) <$> ((== 0) <$> stillPostponed) <*> (not <$> isEmptyMVar first)
+      direct <- isEmptyMVar first
+      unless direct (skip "no direct reads on this file system")
+      eventually "a ring is being opened" ((> 0) <$> heldRings)
+      onFirst (void (readAtBlock 1 (putMVar second)))
+      finishes "the second read" (takeMVar second) >>= (@?= 4096)
+    finishes "the first read" (takeMVar first) >>= (@?= 4096)
+    got <- B.packCStringLen (castPtr p, 8192)
+    got @?= marked 0 8192
+  where
+    -- The requests of one capability have one thread.
+    onFirst act = do
+      done <- newEmptyMVar
+      _ <- forkOn 0 (try act >>= putMVar done)
+      takeMVar done >>= either (throwIO :: SomeException -> IO ()) pure
 
 -- | Filled by one write, so that all of it is in the page cache.
 withCached :: Int -> (File -> IO a) -> IO a
