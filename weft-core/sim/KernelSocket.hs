@@ -5,6 +5,7 @@
 -- lack of descriptors ('faultShort'). Errors are negated Linux error numbers.
 module KernelSocket
   ( newSocket,
+    newSocketPair,
     bindSocket,
     listenSocket,
     listens,
@@ -50,6 +51,15 @@ withStream n closed f = streamOf n >>= maybe closed' (uncurry f)
 
 newSocket :: IO Int
 newSocket = kernelCall "socket" >> installStream (newStream 0)
+
+-- | Two sockets that are connected to each other.
+newSocketPair :: IO (Int, Int)
+newSocketPair = do
+  kernelCall "socketpair"
+  a <- newFile (newStream 0)
+  b <- newFile (newStream 0) {streamPeer = Just a}
+  streamNumbered a >>= mapM_ (\s -> putStream a s {streamPeer = Just b})
+  (,) <$> installNumber a <*> installNumber b
 
 bindSocket :: Int -> Int -> IO Int
 bindSocket n port = kernelCall ("bind(" <> show n <> ", " <> show port <> ")") >> withStream n eBadf (\i s -> 0 <$ putStream i s {streamPort = if port == 0 then 8000 else port})

@@ -14,17 +14,39 @@ module Data.IORef
     atomicModifyIORef',
     atomicWriteIORef,
     mkWeakIORef,
+
+    -- * Faults
+    roomForReferences,
   )
 where
 
-import "base" Data.IORef (IORef, newIORef)
+import "base" Control.Exception (AsyncException (HeapOverflow), throwIO)
+import Control.Monad (when)
+import "base" Data.IORef (IORef)
 import qualified "base" Data.IORef as Base
 import Simulation
+import System.IO.Unsafe (unsafePerformIO)
 import System.Mem.Weak (Weak)
 
 -- | A number that no other object has.
 references :: Object
 references = 0x3000000000
+
+-- | How many references there is room for; negative if that is no matter.
+room :: IORef Int
+room = unsafePerformIO (Base.newIORef (-1))
+{-# NOINLINE room #-}
+
+-- | In the action so many references can be made, and the next one fails for lack of memory.
+roomForReferences :: Int -> IO a -> IO a
+roomForReferences n act = Base.writeIORef room n *> act <* Base.writeIORef room (-1)
+
+newIORef :: a -> IO (IORef a)
+newIORef a = do
+  n <- Base.readIORef room
+  Base.writeIORef room (n - 1)
+  when (n == 0) (throwIO HeapOverflow)
+  Base.newIORef a
 
 readIORef :: IORef a -> IO a
 readIORef r = touch (Reads references) "reads an IORef" >> Base.readIORef r

@@ -1,14 +1,21 @@
 -- |
--- The simulated servers do not support TLS.
+-- The simulated machine has no TLS: neither its servers nor its clients.
 module Weft.Tls
   ( TlsServer,
     tlsAccept,
     looksLikeTls,
     withoutProtocol,
+
+    -- * Clients
+    TlsClientSettings (..),
+    defaultTlsClientSettings,
+    loadTrust,
+    tlsConnect,
   )
 where
 
 import Data.ByteString (ByteString)
+import Weft.Duration (Duration, seconds)
 import Weft.Transport (Connection)
 
 -- | A placeholder.
@@ -22,3 +29,18 @@ looksLikeTls _ = False
 
 withoutProtocol :: ByteString -> TlsServer -> TlsServer
 withoutProtocol _ s = s
+
+data TlsClientSettings = TlsClientSettings
+  { tlsTrust :: (),
+    tlsOffer :: [ByteString],
+    tlsConnectTime :: Duration
+  }
+
+defaultTlsClientSettings :: TlsClientSettings
+defaultTlsClientSettings = TlsClientSettings () [] (seconds 10)
+
+loadTrust :: () -> IO ()
+loadTrust = pure
+
+tlsConnect :: TlsClientSettings -> String -> Connection -> IO Connection
+tlsConnect _ name _ = ioError (userError ("no TLS, for " <> name))

@@ -61,6 +61,7 @@ module Weft.Sys
     readMVar,
     tryTakeMVar,
     tryPutMVar,
+    tryReadMVar,
     modifyMVar,
     modifyMVar_,
     withMVar,
@@ -390,6 +391,13 @@ tryPutMVar v@(MVar o r _) a = do
   synchronise o
   full <- isFull r
   if full then pure False else True <$ give v a
+
+-- | For programs; the real module has no such function.
+tryReadMVar :: MVar a -> IO (Maybe a)
+tryReadMVar (MVar o r _) = do
+  touch (Reads o) ("looks into MVar " <> show o)
+  synchronise o
+  readIORef r
 
 modifyMVar :: MVar a -> (a -> IO (a, b)) -> IO b
 modifyMVar v f = mask $ \restore -> do

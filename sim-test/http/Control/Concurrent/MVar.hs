@@ -9,6 +9,7 @@ module Control.Concurrent.MVar
     readMVar,
     tryTakeMVar,
     tryPutMVar,
+    tryReadMVar,
     modifyMVar,
     modifyMVar_,
     withMVar,

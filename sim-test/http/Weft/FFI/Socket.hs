@@ -52,6 +52,7 @@ import Data.Int (Int64)
 import Data.Word (Word32, Word8)
 import Foreign.C.String (CString)
 import Foreign.C.Types (CInt (..), CSize (..))
+import Foreign.Marshal.Array (pokeArray)
 import Foreign.Marshal.Utils (copyBytes)
 import Foreign.Ptr (Ptr, castPtr, nullPtr, plusPtr)
 import Foreign.Storable (peek, peekByteOff, poke)
@@ -72,7 +73,9 @@ cSocket :: CInt -> CInt -> CInt -> IO CInt
 cSocket _ _ _ = fromIntegral <$> newSocket
 
 cSocketPair :: CInt -> CInt -> CInt -> Ptr CInt -> IO CInt
-cSocketPair _ _ _ _ = unsupported
+cSocketPair _ _ _ p = do
+  (a, b) <- newSocketPair
+  0 <$ pokeArray p [fromIntegral a, fromIntegral b]
 
 cSetNonBlocking :: CInt -> IO CInt
 cSetNonBlocking _ = pure 0
@@ -108,8 +111,11 @@ cAccept n p len = do
     Left e -> pure (fromIntegral e)
     Right (number, remote) -> fromIntegral number <$ putAddress p len remote
 
+-- | Only the port matters.
 cConnect :: CInt -> Ptr SockAddrBytes -> Word32 -> IO CInt
-cConnect _ _ _ = unsupported
+cConnect n p _ = do
+  address <- peekSocketAddress (castPtr p)
+  fromIntegral <$> connectSocket (fromIntegral n) (case address of SockAddrInet port _ -> fromIntegral port; _ -> 0)
 
 cConnected :: CInt -> IO CInt
 cConnected _ = pure 0
