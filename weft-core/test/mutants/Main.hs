@@ -2,7 +2,7 @@
 -- fail. A bug that is not found is a gap in the search.
 --
 -- Bugs of the core are for the suite @wake@; those that need no particular schedule are for @lockstep-sim@ too. Bugs
--- of hybrid loops are for @hybrid-loops@, those of the web server and of idle timers for @server-sim@, those of the pure
+-- of hybrid loops are for @hybrid-loops@, those of the web server, of its client and of idle timers for @server-sim@, those of the pure
 -- core of HTTP\/2 for @http2-core@, which is no simulation. The tests need ghc; @make verify@ runs them
 -- (@WEFT_MUTANTS=1@), in the folder of the package.
 module Main (main) where
@@ -94,11 +94,12 @@ loops = Suite (simulated </> "test" </> "hybrid-loops") [simulated </> "hybrid",
     loopModules = [(hybrid </> "src", "Weft" </> "Hybrid" </> m) | m <- ["Blocked.hs", "Descriptor.hs", "DescriptorTable.hs", "Interpreter.hs", "Monad.hs", "MVar.hs", "Park.hs", "Policy.hs", "Ready.hs", "Scheduler.hs", "Shutdown.hs", "Thread.hs", "Timer.hs", "Trace.hs", "Watchdog.hs"]]
 server = Suite (simulated </> "test" </> "server-sim") [simulated </> "http", simulated </> "hybrid", "sim"] behind 600 "by the schedule" (coreModules <> serverModules) testsOf
   where
-    behind = ["test" </> "support", ".." </> "weft" </> "src", http </> "src", http </> "protocol", "core", "src", "src-linux"]
+    behind = ["test" </> "support", ".." </> "weft" </> "src", ".." </> "weft" </> "pure", http </> "src", http </> "protocol", "core", "src", "src-linux"]
     testsOf = maybe (intercalate " || " (nub (map fst serverPlants))) (among serverPlants)
     serverModules =
-      [(http </> "src", "Weft" </> "Http" </> m) | m <- ["Admission.hs", "Body.hs", "Engine.hs", "Linger.hs", "Table.hs", "Timeouts.hs", "Types.hs", "Writer.hs"]]
-        <> [("src", "Weft" </> "Runtime" </> "IdleTimer.hs"), (".." </> "weft" </> "src", "Weft" </> "Socket" </> "Serve.hs")]
+      [(http </> "src", "Weft" </> "Http" </> m) | m <- ["Admission.hs", "Body.hs", "Client.hs", "Client" </> "Exchange.hs", "Engine.hs", "Linger.hs", "Table.hs", "Timeouts.hs", "Types.hs", "Writer.hs"]]
+        <> [("src", "Weft" </> "Runtime" </> "IdleTimer.hs")]
+        <> [(".." </> "weft" </> "src", "Weft" </> "Socket" </> m) | m <- ["Basic.hs", "Serve.hs"]]
 http2Core = Suite (http </> "test" </> "http2-core") [] [http </> "protocol", "core", "src", "src-linux", ".." </> "weft" </> "src"] 0 "Failed!" [(http </> "protocol", "Weft" </> "Http2" </> "Core" </> m) | m <- ["Receive.hs", "Send.hs", "Stream.hs"]] (const "/time on the way/")
 
 -- | The tests for a bug.
@@ -317,7 +318,7 @@ loopPlants =
 loopMutants :: [Mutant]
 loopMutants = map snd loopPlants
 
--- | Bugs of the web server and of idle timers, each with the tests that are to find it.
+-- | Bugs of the web server, of the client and of idle timers, each with the tests that are to find it.
 serverPlants :: [(String, Mutant)]
 serverPlants =
   [ ("/epoll/ && /a request in segments/", Mutant "a new connection is not counted" "Socket/Serve.hs" "  count (+ 1)\n" ""),
@@ -343,6 +344,12 @@ serverPlants =
     ("/epoll/ && /an answer is under way/", Mutant "a connection is closed at once after its last answer" "Http/Engine.hs" "  | otherwise = linger client\n" "  | otherwise = farewell\n"),
     ("/epoll/ && /an application that throws/", Mutant "an answer without a length that an exception breaks off ends like a complete one" "Http/Engine.hs" "          then breakOff state >> report late e\n" "          then report late e\n"),
     ("/epoll/ && (/an application that is killed/ || /a server that is stopped/)", Mutant "an answer without a length that is killed ends like a complete one" "Http/Engine.hs" "= responseState client >>= breakOff >> throwIO e\n" "= throwIO e\n"),
+    ("/epoll/ && /a POST is not sent again/", Mutant "a request that may not be repeated is sent again" "Http/Client.hs" "| again, repeatable, not inAction ->" "| again, repeatable || again, not inAction ->"),
+    ("/epoll/ && /a new connection ends/", Mutant "a request is sent again after a new connection has ended" "Http/Client.hs" "again <- (> 0) <$> exchangesDone c" "again <- (>= 0) <$> exchangesDone c"),
+    ("/epoll/ && /idle connections long ago/", Mutant "a kept connection is used although it has ended" "Http/Client.hs" "(== Quiet) <$> idleUntil t c" "(`elem` [Quiet, Ended]) <$> idleUntil t c"),
+    ("/epoll/ && /after two requests/", Mutant "a connection is kept although the server will end it" "Http/Client/Exchange.hs" "B.null rest && headPersists h && not" "B.null rest && not"),
+    ("/epoll/ && /answers that are not read/", Mutant "a connection is kept although the body was not read" "Http/Client/Exchange.hs" "kept <- if over && B.null rest" "kept <- if B.null rest"),
+    ("/sockets without memory/", Mutant "a pair of sockets stays open if the second one cannot be made" "Socket/Basic.hs" "second <- mkStreamSocket False b `onException` (close first >> cClose b)" "second <- mkStreamSocket False b"),
     ("/idle timers/ && /is reset/", Mutant "an idle timer expires although it was reset" "Runtime/IdleTimer.hs" "        Due | Instant (fromIntegral at) <= t -> do\n" "        Due -> do\n"),
     ("/idle timers/ && /is reset/", Mutant "an idle timer that is stopped as it expires still expires" "Runtime/IdleTimer.hs" "        found <- casWord ws wordState stateRunning stateExpired\n" "        found <- readWord ws wordState\n        pokeWord ws wordState stateExpired\n")
   ]
