@@ -92,6 +92,23 @@ tests =
           proxying defaultProxySettings {proxyClient = defaultClientSettings {clientAnswerTime = milliseconds 200}} [port] $ \client u -> do
             due <- soon
             (statusCode . answerStatus <$> request client due (getRequest (u "/"))) `gives` 504,
+      testCase "a server that does not answer gets no more connections than the settings allow; requests that wait for one get 503" $ do
+        (connections, release) <- (,) <$> newIORef (0 :: Int) <*> newEmptyMVar
+        let waiting _ c = do
+              atomicModifyIORef' connections (\n -> (n + 1, ()))
+              void (hearRequest c)
+              readMVar release
+              say c "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+            settings = defaultProxySettings {proxyClient = defaultClientSettings {clientMostPerServer = 2, clientQueueTime = seconds 4}}
+        withPeer waiting $ \port -> proxying settings [port] $ \client u -> do
+          statuses <- newEmptyMVar
+          forM_ [1 .. 10 :: Int] $ \_ ->
+            forkFinally (soon >>= \due -> statusCode . answerStatus <$> request client due (getRequest (u "/"))) (putMVar statuses)
+          let next = within (takeMVar statuses) >>= either throwIO pure
+          replicateM 8 next >>= (@?= replicate 8 503)
+          readIORef connections >>= (@?= 2)
+          putMVar release ()
+          replicateM 2 next >>= (@?= [200, 200]),
       testCase "a response that breaks off is not taken for a whole one" $
         forM_ ["Content-Length: 10\r\n\r\nabc", "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"] $ \rest ->
           withPeer (\_ c -> hearRequest c >> say c ("HTTP/1.1 200 OK\r\n" <> rest)) $ \port -> proxying defaultProxySettings [port] $ \client u -> do
