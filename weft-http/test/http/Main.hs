@@ -13,6 +13,7 @@ import qualified Spec.Ends as Ends
 import qualified Spec.Files as Files
 import qualified Spec.Framing as Framing
 import qualified Spec.Fuzz as Fuzz
+import qualified Spec.Grpc as Grpc
 import qualified Spec.KeptFiles as KeptFiles
 import qualified Spec.KeptStrings as KeptStrings
 import qualified Spec.Limits as Limits
@@ -75,6 +76,7 @@ underConfiguration (configuration, refused) =
         Listings.tests,
         Limits.tests,
         Secure.tests,
+        Grpc.tests,
         Logs.tests,
         Misses.tests,
         Metrics.tests
