@@ -25,6 +25,7 @@ libraryTests =
         "messages and silence for longer than the time of clients",
         "closed by either side, and gone",
         "gone while a program runs that was started meanwhile",
+        "over HTTP/2, by python3-h2",
         "a browser: fetch, connections kept, WebSockets",
         "a browser over TLS"
       ]

@@ -1,4 +1,4 @@
--- | The suite @http2-core@: the pure core of HTTP\/2 connections, by rules of RFC 9113 and RFC 9218, and by random
+-- | The suite @http2-core@: the pure core of HTTP\/2 connections, by rules of RFC 9113, 9218 and 8441, and by random
 -- sequences of frames and events under a model of a client. @WEFT_HTTP2_SEQUENCES@ is the number of sequences (10,000).
 module Main
   ( main,
@@ -11,10 +11,11 @@ import qualified Spec.Flow
 import qualified Spec.Priority
 import qualified Spec.Random
 import qualified Spec.Rules
+import qualified Spec.Tunnels
 import Test.Tasty hiding (defaultMain)
 import Weft.Test.Main (defaultMain)
 
 main :: IO ()
 main = do
   random <- Spec.Random.tests
-  defaultMain (testGroup "http2-core" [Spec.Rules.tests, Spec.Ended.tests, Spec.Flow.tests, Spec.Priority.tests, Spec.Drains.tests, random])
+  defaultMain (testGroup "http2-core" [Spec.Rules.tests, Spec.Ended.tests, Spec.Flow.tests, Spec.Priority.tests, Spec.Drains.tests, Spec.Tunnels.tests, random])

@@ -15,6 +15,7 @@ import qualified Spec.Responses
 import qualified Spec.Rules
 import qualified Spec.Streams
 import qualified Spec.Trailers
+import qualified Spec.Tunnels
 import System.Environment
 import Test.Tasty hiding (defaultMain)
 import Weft.Test.Main (defaultMain)
@@ -24,4 +25,4 @@ main = do
   arguments <- getArgs
   case arguments of
     "--server" : more -> runServer more
-    _ -> defaultMain (localOption (mkTimeout 280000000) (testGroup "http2" [Spec.Hpack.tests, Spec.Http2.tests, Spec.Streams.tests, Spec.Interrupted.tests, Spec.Engine.tests, Spec.Trailers.tests, Spec.Ends.tests, Spec.Responses.tests, Spec.Rules.tests]))
+    _ -> defaultMain (localOption (mkTimeout 280000000) (testGroup "http2" [Spec.Hpack.tests, Spec.Http2.tests, Spec.Streams.tests, Spec.Interrupted.tests, Spec.Engine.tests, Spec.Trailers.tests, Spec.Tunnels.tests, Spec.Ends.tests, Spec.Responses.tests, Spec.Rules.tests]))

@@ -1,8 +1,8 @@
 -- |
--- A connection of an HTTP\/2 server as a pure value: RFC 9113, with priorities (RFC 9218). 'step' takes what happens,
--- with the time, and says what has to be done; 'takeFrames' says what to send next. It decides the states of streams,
--- flow control in both directions, limits, priorities and errors. It keeps no bytes of responses: their owner keeps
--- them, and is told how many of them to send.
+-- A connection of an HTTP\/2 server as a pure value: RFC 9113, with priorities (RFC 9218) and WebSockets (RFC 8441).
+-- 'step' takes what happens, with the time, and says what has to be done; 'takeFrames' says what to send next. It
+-- decides the states of streams, flow control in both directions, limits, priorities and errors. It keeps no bytes of
+-- responses: their owner keeps them, and is told how many of them to send.
 --
 -- One thread at a time uses a 'Core'. The work of a step is in proportion to the bytes and frames that it is given, times
 -- the logarithm of the number of streams; SETTINGS that change the window take the number of streams.
@@ -89,11 +89,11 @@ newCore config t decode =
   where
     flow = newReceive (configBodies config) (configStreams config)
     more = receiveSize flow - 65535
-    -- The last one: the priorities of RFC 7540 are ignored (RFC 9218, 2.1).
+    -- 8: extended CONNECT (RFC 8441, 3). The last one: the priorities of RFC 7540 are ignored (RFC 9218, 2.1).
     ours =
       [(3, fromIntegral (configStreams config))]
         <> [(4, fromIntegral (receiveShare flow)) | receiveShare flow /= 65535]
-        <> [(6, fromIntegral (configHeaderList config)), (9, 1)]
+        <> [(6, fromIntegral (configHeaderList config)), (8, 1), (9, 1)]
 
 -- | What happens next, at a time that is not before the last one's. After a 'Close', nothing has an effect.
 step :: Instant -> Input -> Core -> ([Action], Core)

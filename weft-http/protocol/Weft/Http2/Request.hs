@@ -1,7 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Converts decoded fields to a request: RFC 9113, section 8. Pure.
+-- Converts decoded fields to a request: RFC 9113, section 8, and RFC 8441. Pure.
 --
 -- @since 0.1.0
 module Weft.Http2.Request
@@ -28,7 +28,9 @@ data Head = Head
     headScheme :: !ByteString,
     headTarget :: !ByteString,
     headFields :: !RequestHeaders,
-    headLength :: !(Maybe Int)
+    headLength :: !(Maybe Int),
+    -- | The protocol for which an extended CONNECT asks (RFC 8441, 4), as it was sent.
+    headProtocol :: !(Maybe ByteString)
   }
   deriving (Eq, Show)
 
@@ -45,9 +47,12 @@ readHead fields = do
         [] -> Right Nothing
         [value] -> Right (Just value)
         _ -> Left ("two " <> B8.unpack name)
-  check (all ((`elem` [":method", ":scheme", ":path", ":authority"]) . fst) pseudo) "an unknown pseudo-field"
   method <- one ":method"
-  check (method /= "CONNECT") "CONNECT"
+  -- A plain CONNECT is for proxies (RFC 9113, 8.5). The extended one has all of the others' pseudo-fields.
+  let extended = method == "CONNECT"
+  check (all ((\name -> name `elem` [":method", ":scheme", ":path", ":authority"] || (extended && name == ":protocol")) . fst) pseudo) "an unknown pseudo-field"
+  protocol <- if extended then Just <$> one ":protocol" else Right Nothing
+  check (all isProtocol protocol) "the protocol"
   check (not (B.null method) && B.all isToken method) "the method"
   scheme <- one ":scheme"
   check (isScheme scheme) "the scheme"
@@ -65,10 +70,12 @@ readHead fields = do
     _ -> Left "an authority and another host"
   check (validHost host) "the authority"
   size <- contentLength [value | ("content-length", value) <- regular]
+  -- CONNECT has no content (RFC 9110, 9.3.6), and what follows has no length.
+  check (not extended || null size) "a content length of CONNECT"
   let (crumbs, rest) = partition ((== "cookie") . fst) (filter ((/= "host") . fst) regular)
       -- Section 8.2.3.
       cookies = [("cookie", B.intercalate "; " (map snd crumbs)) | not (null crumbs)]
-  pure (Head method scheme target [(CI.mk name, value) | (name, value) <- ("host", host) : rest <> cookies] size)
+  pure (Head method scheme target [(CI.mk name, value) | (name, value) <- ("host", host) : rest <> cookies] size protocol)
 
 -- | Check the fields after a body; they are not used.
 readTrailers :: [(ByteString, ByteString)] -> Either String ()
@@ -96,6 +103,15 @@ contentLength values = case values of
 -- | The size of a list of fields as limits define it: section 6.5.2.
 listSize :: [(ByteString, ByteString)] -> Int
 listSize fields = sum [B.length name + B.length value + 32 | (name, value) <- fields]
+
+-- | A token, perhaps with a version behind a slash: RFC 9110, 7.8.
+isProtocol :: ByteString -> Bool
+isProtocol protocol = case B.split 0x2f protocol of
+  [name] -> token name
+  [name, version] -> token name && token version
+  _ -> False
+  where
+    token name = not (B.null name) && B.all isToken name
 
 -- | RFC 3986, 3.1.
 isScheme :: ByteString -> Bool

@@ -35,6 +35,7 @@ import Weft.Http2.Frame
 import Weft.Http2.Request (Head (..))
 import Weft.Http2.Response
 import Weft.Http2.Settings
+import Weft.Http2.Tunnel
 import Weft.Transport
 
 -- | Serve a request from beginning to end, given whether it has no body, and the function that unmasks exceptions. Runs
@@ -43,11 +44,14 @@ exchange :: Http2 -> Stream -> Head -> Bool -> (IO () -> IO ()) -> IO ()
 exchange h s found final unmask = do
   extras <- newExtras trailers hints
   request <- requestFor h s found final extras
-  let respond response = ResponseReceived <$ sendResponse h s extras request response
+  let respond response = ResponseReceived <$ answering extras request response
       responded = isClaimed s >>= \begun -> unless begun (throwIO NoResponse)
   r <- try (unmask (http2Application h request respond >> responded))
   either (failed extras request) pure r
   where
+    answering
+      | isTunnel found = respondTunnel h s (mask_ (readBody h s))
+      | otherwise = sendResponse h s
     failed extras request e
       | Just StreamCancelled <- fromException e = pure ()
       | Just io <- fromException e = do
@@ -65,7 +69,7 @@ exchange h s found final unmask = do
           -- It ends the thread and says nothing about the request. Over HTTP/1 the connection is closed without a response.
           Just (SomeAsyncException _) -> reset
           Nothing -> do
-            r <- try (unmask (sendResponse h s extras request (http2OnExceptionResponse (http2Settings h) e)))
+            r <- try (unmask (answering extras request (http2OnExceptionResponse (http2Settings h) e)))
             case r of
               Right () -> pure ()
               Left e'
@@ -80,10 +84,10 @@ exchange h s found final unmask = do
     quietly :: SomeException -> IO ()
     quietly _ = pure ()
 
--- | The request of a stream.
+-- | The request of a stream. What comes through a tunnel is no body.
 requestFor :: Http2 -> Stream -> Head -> Bool -> Extras -> IO Request
-requestFor h s found final extras = do
-  body <- if final then pure (pure B.empty) else bodyReader h s found
+requestFor h s sent final extras = do
+  body <- if empty then pure (pure B.empty) else bodyReader h s found
   pure
     Request
       { requestMethod = headMethod found,
@@ -97,13 +101,15 @@ requestFor h s found final extras = do
         queryString = parseQuery query,
         requestBody = body,
         vault = Vault.insert extrasKey extras (http2Vault (http2Settings h)),
-        requestBodyLength = if final then KnownLength 0 else maybe ChunkedBody (KnownLength . fromIntegral) (headLength found),
+        requestBodyLength = if empty then KnownLength 0 else maybe ChunkedBody (KnownLength . fromIntegral) (headLength found),
         requestHeaderHost = field hHost,
         requestHeaderRange = field hRange,
         requestHeaderReferer = field hReferer,
         requestHeaderUserAgent = field hUserAgent
       }
   where
+    found = if isTunnel sent then upgradeOf sent else sent
+    empty = final || isTunnel sent
     (path, query) = B8.break (== '?') (headTarget found)
     field name = lookup name (headFields found)
 

@@ -9,6 +9,13 @@ module Weft.Http2.Response
   ( sendResponse,
     validFields,
     allSent,
+
+    -- * In parts
+    newAnswerTo,
+    headFieldsOf,
+    handOver,
+    roomFor,
+    ended,
   )
 where
 
@@ -62,14 +69,19 @@ mostUnsent = 32768
 -- another response can be given.
 sendResponse :: Http2 -> Stream -> Extras -> Request -> Response -> IO ()
 sendResponse h s extras request response = do
+  answer <- newAnswerTo h s request response
+  trailing <- newTrailing extras
+  respondWith h s request answer trailing response
+
+-- | The answer for a response, which is reported when it was sent. Throws 'ResponseTwice' if there is one already.
+newAnswerTo :: Http2 -> Stream -> Request -> Response -> IO Answer
+newAnswerTo h s request response = do
   begun <- isClaimed s
   when begun (throwIO ResponseTwice)
   -- The application has been interrupted; it may have handled the exception.
   cancelled <- isCancelled (streamRun s)
   when cancelled (throwIO StreamCancelled)
-  answer <- newAnswer reported
-  trailing <- newTrailing extras
-  respondWith h s request answer trailing response
+  newAnswer reported
   where
     reported = http2OnResponse (http2Settings h) request (responseStatus response) (partSize response) `catch` told
     told e = http2OnException (http2Settings h) (Just request) e `catch` \e' -> const (pure ()) (e' :: SomeException)
@@ -161,6 +173,10 @@ part' h s answer trailing hd bytes final = do
     let !size = sum (map B.length bytes)
     when (size > 0) (void (addWord (answerWords answer) 1 size))
     give h (Part s answer hd bytes size (if final then Just trailers else Nothing))
+
+-- | 'part'', of a response without trailers.
+handOver :: Http2 -> Stream -> Answer -> Maybe [Field] -> [ByteString] -> Bool -> IO ()
+handOver h s answer = part' h s answer (Trailing Nothing)
 
 -- | What makes the trailers, if there is something.
 newtype Trailing = Trailing (Maybe (IORef TrailersMaker))

@@ -78,7 +78,7 @@ events = do
       where
         same gen = flip (,) next' <$> gen
         begins = do
-          bytes <- elements [get, post, (`postOf` 100), \i -> headers i True (request "GET" [("priority", "u=1, i")])]
+          bytes <- elements [get, post, (`postOf` 100), \i -> headers i True (request "GET" [("priority", "u=1, i")]), \i -> headers i False ((":protocol", "websocket") : request "CONNECT" [])]
           gap <- frequency [(9, pure 0), (1, pure 2)]
           pure (FromClient (bytes (next' + gap)), next' + gap + 2)
         stream = frequency [(9, (\i -> 2 * i + 1) <$> choose (0, next' `div` 2)), (if wild then 1 else 0, choose (0, 12))]

@@ -10,7 +10,7 @@ where
 import Control.Concurrent (threadDelay)
 import Control.Concurrent.Async (mapConcurrently_, race_)
 import Control.Exception (SomeException, bracket, finally, try)
-import Control.Monad (forM_, forever, unless, void)
+import Control.Monad (forM_, forever, unless, void, when)
 import qualified Data.ByteString.Char8 as C
 import qualified Data.ByteString.Lazy as L
 import qualified Data.ByteString.Lazy.Char8 as LC
@@ -18,9 +18,9 @@ import Data.IORef
 import Data.List (nub)
 import Network.HTTP.Types
 import Network.Wai
-import Network.Wai.Handler.WebSockets (websocketsOr)
+import Network.Wai.Handler.WebSockets (isWebSocketsReq, websocketsOr)
 import qualified Network.WebSockets as W
-import Process (alone, certificate, eventually, portIn, withFolder)
+import Process (alone, certificate, eventually, needModule, portIn, python, withFolder)
 import System.FilePath ((</>))
 import System.IO (IOMode (WriteMode), withFile)
 import System.Process
@@ -37,6 +37,7 @@ tests =
     ("messages and silence for longer than the time of clients", quiet),
     ("closed by either side, and gone", closed),
     ("gone while a program runs that was started meanwhile", gone),
+    ("over HTTP/2, by python3-h2", tunnelled),
     ("a browser: fetch, connections kept, WebSockets", withFolder (browsed Nothing)),
     ("a browser over TLS", withFolder $ \folder -> certificate folder >>= \pair -> browsed (Just pair) folder)
   ]
@@ -47,7 +48,7 @@ serving time act =
   withServer settings (websocketsOr W.defaultConnectionOptions talk plain) $ \server ->
     act (portIn (serverAddress server)) (serverConnections server)
   where
-    settings = setOnException (\_ _ -> pure ()) (setTimeout time (setHost "127.0.0.1" (setPort 0 defaultSettings)))
+    settings = setHTTP2Cleartext True . setOnException (\_ _ -> pure ()) . setTimeout time . setHost "127.0.0.1" $ setPort 0 defaultSettings
     plain _ respond = respond (responseLBS ok200 [] "plain")
 
 -- | Messages are echoed. Below @/beat@ the server also sends pings; below @/close@ it closes the connection.
@@ -124,6 +125,17 @@ gone = serving 60 $ \port connections -> do
   let start = client port "/" (const (createProcess (alone (proc "sleep" ["60"]))))
   bracket start cleanupProcess (const (eventually "no connection is left" ((== 0) <$> connections)))
 
+-- | The application that serves HTTP\/1.1 serves RFC 8441.
+tunnelled :: Assertion
+tunnelled = serving 20 $ \port connections -> do
+  needModule "h2"
+  out <- python "tunnel_client.py" [show port]
+  lines out
+    @?= ["setting 1", "head 200 []"]
+      <> [show n <> " True" | n <- [0, 1, 125, 126, 65535, 65536, 3000000 :: Int]]
+      <> ["(1, b'text') (10, b'ping')", "closed True", "(8, b'\\x0f\\xa0bye')", "refused 400", "many True", "(1, b'still')"]
+  eventually "no connection is left" ((== 0) <$> connections)
+
 -- Browsers -------------------------------------------------------------------------------
 
 -- | A page that fetches, posts, and talks by WebSockets, and says what came of it by asking for a path.
@@ -133,8 +145,9 @@ browsed pair folder = do
   tls <- mapM (uncurry loadTls) pair
   seen <- newIORef []
   opened <- newIORef (0 :: Int)
+  upgraded <- newIORef []
   let settings = setOnOpen (\_ -> True <$ atomicModifyIORef' opened (\n -> (n + 1, ()))) (setOnException (\_ _ -> pure ()) (setTimeout 10 (setHost "127.0.0.1" (setPort 0 defaultSettings))))
-      app = websocketsOr W.defaultConnectionOptions talk $ \request respond -> do
+      app = noting upgraded . websocketsOr W.defaultConnectionOptions talk $ \request respond -> do
         atomicModifyIORef' seen (\s -> (rawPathInfo request : s, ()))
         case pathInfo request of
           [] -> respond (responseLBS ok200 [(hContentType, "text/html")] page)
@@ -150,10 +163,15 @@ browsed pair folder = do
         (timeout 90000000 go >>= maybe (assertFailure "the page reported nothing in 90 s") pure)
           `finally` (interruptProcessGroupOf process >> waitForProcess process)
     found @?= ["/done/100/1000000/" <> maybe "http%2F1.1" (const "h2") pair <> "/text/65536/1001/closed4000"]
+    -- Over a connection of HTTP/2 that is there, Chromium's WebSockets are of RFC 8441.
+    readIORef upgraded >>= (@?= [maybe http11 (const http20) pair]) . nub
     -- 100 fetches one after the other need no connection each.
     connections <- readIORef opened
     unless (connections < 20) (assertFailure (show connections <> " connections"))
   where
+    noting upgraded act request respond = do
+      when (isWebSocketsReq request) (atomicModifyIORef' upgraded (\vs -> (httpVersion request : vs, ())))
+      act request respond
     arguments =
       ["--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--ignore-certificate-errors", "--no-proxy-server"]
         <> ["--user-data-dir=" <> folder </> "profile"]

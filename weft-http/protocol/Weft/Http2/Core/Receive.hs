@@ -13,8 +13,9 @@ import Data.Bits ((.&.))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Unsafe as B (unsafeDrop, unsafeTake)
+import qualified Data.CaseInsensitive as CI
 import qualified Data.IntMap.Strict as IntMap
-import Data.Maybe (fromMaybe)
+import Data.Maybe (fromMaybe, isJust)
 import qualified Data.Set as Set
 import Weft.Core.Time (Duration (..))
 import Weft.Http.Limits (Refusal (..))
@@ -220,6 +221,8 @@ fieldsCame n final fields list = do
       _ | not final -> streamError n ProtocolError "headers in the middle of a body"
       Discarding _ -> onStream n (\s' -> s' {streamReceiving = Complete}) >> forget n
       Receiving expected got
+        -- RFC 9113, 8.5: nothing but data.
+        | streamTunnel s -> streamError n ProtocolError "headers in a tunnel"
         | tooMany core (length fields) -> streamError n EnhanceYourCalm "too many trailers"
         | maybe False (/= got) expected -> streamError n ProtocolError "a body of another length than was said"
         | Left why <- readTrailers fields -> streamError n ProtocolError why
@@ -250,6 +253,8 @@ newStream n final fields list = do
     Left why -> accepted >> streamError n ProtocolError why
     Right head'
       | tooMany core (length (headFields head')) -> tooLarge
+      -- What RFC 9220, 3 says of HTTP/3.
+      | any ((/= "websocket") . CI.mk) (headProtocol head') -> answered BadRequest ProtocolError "501" "a protocol that is not known"
       | final && maybe False (> 0) (headLength head') -> accepted >> streamError n ProtocolError "no body where one was said"
       | otherwise -> do
         accepted
@@ -264,7 +269,8 @@ newStream n final fields list = do
                   streamPlace = newPlace (fromMaybe asked known) (coreTurn core),
                   streamLeft = wait,
                   streamWaiting = NotWaiting,
-                  streamAwaits = False
+                  streamAwaits = False,
+                  streamTunnel = isJust (headProtocol head')
                 }
         modify (\c -> c {coreStreams = IntMap.insert n s (coreStreams c), coreEnded = endedThere n (coreEnded c)})
         act (Start n head' final)
@@ -277,11 +283,12 @@ newStream n final fields list = do
         act (Refuse n LimitExceeded RefusedStream "too many streams at once")
         queueAnswer (SendReset n RefusedStream)
       | otherwise = streamError n RefusedStream "too many streams at once"
-    tooLarge = do
+    tooLarge = answered HeadTooLarge EnhanceYourCalm "431" "the fields are too large"
+    answered refusal code status why = do
       accepted
       payReset
-      act (Refuse n HeadTooLarge EnhanceYourCalm "the fields are too large")
-      queueAnswer (SendHeaders n [(":status", "431"), ("content-length", "0")] True)
+      act (Refuse n refusal code why)
+      queueAnswer (SendHeaders n [(":status", status), ("content-length", "0")] True)
       unless final (queueAnswer (SendReset n NoError))
 
 -- Control ----------------------------------------------------------------------------
@@ -337,6 +344,7 @@ settingsFrame header payload = do
         5 -> do
           when (value < 16384 || value > 16777215) (failWith ProtocolError "settings: the size of frames")
           modify (\core -> core {coreFrameSize = min 16384 (fromIntegral value)})
+        8 -> when (value > 1) (failWith ProtocolError "settings: extended CONNECT")
         9 -> when (value > 1) (failWith ProtocolError "settings: priorities")
         _ -> pure ()
       queueAnswer (SendSettingsAck [fromIntegral value | (1, value) <- parameters])

@@ -154,11 +154,12 @@ waiting n what = do
   t <- gets coreTime
   onStream n (\s -> if streamWaiting s == NotWaiting then s {streamWaiting = what t} else s)
 
--- | It does not wait any more: what it has waited is gone.
+-- | It does not wait any more: what it has waited is gone. A tunnel has all of the time for each wait, and
+-- earns no more: a WebSocket may be silent over and over.
 waitOver :: StreamId -> Step ()
 waitOver n = do
   Instant t <- gets coreTime
-  let since (Instant t') s = s {streamLeft = streamLeft s - (t - t'), streamWaiting = NotWaiting}
+  let since (Instant t') s = s {streamLeft = if streamTunnel s then streamLeft s else streamLeft s - (t - t'), streamWaiting = NotWaiting}
   onStream n $ \s -> case streamWaiting s of
     NotWaiting -> s
     ForWindow t' -> since t' s
@@ -172,7 +173,7 @@ earned n sharing bytes = do
   let rate = configRate config `div` max 1 (min 8 sharing)
       most = let Duration d = configWait config in Duration d
   modify (\core -> core {coreProgress = coreTime core})
-  onStream n (\s -> s {streamLeft = earnTime most rate bytes (streamLeft s)})
+  onStream n (\s -> if streamTunnel s then s else s {streamLeft = earnTime most rate bytes (streamLeft s)})
 
 -- Request bodies ---------------------------------------------------------------------
 

@@ -277,7 +277,9 @@ data Stream = Stream
     streamLeft :: !Int64,
     streamWaiting :: !Waiting,
     -- | The application waits for 'Opened'.
-    streamAwaits :: !Bool
+    streamAwaits :: !Bool,
+    -- | It was begun by an extended CONNECT (RFC 8441).
+    streamTunnel :: !Bool
   }
 
 -- | How far the response is.
