@@ -5,6 +5,7 @@
  *   load --port P [--host A] [--path P] --connections N [--threads T]
  *        [--warmup S] [--duration S] [--watch PID] [--hold] [--cut]
  *        [--browser] [--post BYTES] [--tls kept|full|resumed]
+ *        [--script FILE] [--renew] [--websocket BYTES]
  *
  * With --browser a request has the ten fields that a browser sends. With --post it is
  * a POST with a body of so many bytes.
@@ -12,6 +13,12 @@
  * kept; or there is one for each request, with a full handshake or one that resumes
  * the session of the connection before. A latency then begins with the connection,
  * and the next one is opened when the server has closed this one.
+ * With --script each connection sends the requests of a file in turn: there each
+ * has a line with its number of bytes before it. With --renew a connection is
+ * closed after the last one's answer, and the next one is opened; the latency of
+ * its first request begins with the connection.
+ * With --websocket the path is upgraded (RFC 6455), and a request is a message of
+ * so many bytes, whose answer is a message of that size.
  * --path may be given as a pattern with one %ld and --files N: each request then
  * asks for the file of a number from 0 to N-1 at random (the same numbers in
  * every run).
@@ -46,8 +53,10 @@ enum phase { WARM, MEASURE, DRAIN };
 
 static atomic_int phase = WARM;
 static char request[2048]; /* or its pattern, when there are several files */
-static char *whole;        /* a request with its body, with --post */
-static size_t whole_length;
+static struct { char *bytes; size_t length; } *script; /* whole requests, with --post, --script or --websocket */
+static long scripted;      /* their number */
+static int renew;
+static size_t message;     /* with --websocket: the bytes of an answer's frame */
 static long files;         /* 0: one request for all */
 static int cut;            /* do not wait for the ends of answers */
 static enum { CLEAR, KEPT, FULL, RESUMED } tls = CLEAR;
@@ -63,7 +72,9 @@ typedef struct {
   int closing;          /* answered; the server is to close the connection */
   size_t have; /* bytes of the answer's head so far; with the end of the head: of the answer */
   size_t length; /* of the answer, once its head is complete */
-  size_t sent; /* of a request with a body */
+  long step;   /* the request of the script that is under way */
+  size_t sent; /* bytes of it */
+  int fresh;   /* its first request is next, and the time began with the connection */
   uint64_t sent_ns;
   uint64_t numbers; /* state of the generator of file numbers */
   char head[READ_SIZE];
@@ -101,10 +112,10 @@ static const char browser_fields[] =
     "Referer: http://127.0.0.1/index.html\r\n"
     "Accept-Encoding: gzip, deflate, br, zstd\r\n";
 
-/* Send what the socket takes of a request with a body. */
+/* Send what the socket takes of a request of the script. */
 static void send_more(connection *c) {
-  while (c->sent < whole_length) {
-    ssize_t sent = send(c->fd, whole + c->sent, whole_length - c->sent, MSG_NOSIGNAL);
+  while (c->sent < script[c->step].length) {
+    ssize_t sent = send(c->fd, script[c->step].bytes + c->sent, script[c->step].length - c->sent, MSG_NOSIGNAL);
     if (sent < 0 && errno == EAGAIN)
       return;
     if (sent < 0)
@@ -121,13 +132,15 @@ static void send_tls(connection *c) {
 static void send_request(connection *c) {
   c->have = c->length = c->sent = 0;
   c->waiting = 1;
-  if (tls != FULL && tls != RESUMED)
+  if (tls != FULL && tls != RESUMED && !c->fresh)
     c->sent_ns = now_ns();
+  c->fresh = 0;
   if (c->tls != NULL) {
     send_tls(c);
     return;
   }
-  if (whole != NULL) {
+  if (scripted > 0) {
+    c->length = message;
     send_more(c);
     return;
   }
@@ -196,10 +209,25 @@ static int readable(int fd) {
 }
 
 static void watch_connection(worker *w, connection *c) {
-  struct epoll_event event = {.events = whole != NULL ? EPOLLIN | EPOLLOUT | EPOLLET : EPOLLIN, .data.ptr = c};
+  struct epoll_event event = {.events = scripted > 0 ? EPOLLIN | EPOLLOUT | EPOLLET : EPOLLIN, .data.ptr = c};
   fcntl(c->fd, F_SETFL, O_NONBLOCK);
   if (epoll_ctl(w->epoll, EPOLL_CTL_ADD, c->fd, &event) < 0)
     die("epoll_ctl");
+}
+
+/* A connection's first bytes are the request for an upgrade, which is answered with a head alone. */
+static void upgrade(connection *c) {
+  char *end = NULL;
+  if (send(c->fd, request, strlen(request), MSG_NOSIGNAL) != (ssize_t)strlen(request))
+    die("send");
+  for (c->have = 0; end == NULL; end = memmem(c->head, c->have, "\r\n\r\n", 4)) {
+    ssize_t got = recv(c->fd, c->head + c->have, READ_SIZE - c->have, 0);
+    if (got <= 0)
+      die("no upgrade");
+    c->have += (size_t)got;
+  }
+  if (memcmp(c->head, "HTTP/1.1 101", 12) != 0 || end + 4 != c->head + c->have)
+    die("no upgrade: %.*s", 40, c->head);
 }
 
 /* A connection is kept, or there is one for each request. */
@@ -214,11 +242,19 @@ static void open_connections(worker *w) {
   for (long i = 0; i < w->count; i++) {
     connection *c = &w->connections[i];
     c->numbers = 0x9e3779b97f4a7c15u * (uint64_t)(i + 1);
-    if (!cut) {
+    if (message > 0)
+      upgrade(c);
+    for (int all = 0; !cut && !all;) {
       send_request(c);
       while (receive(w, c) <= 0)
         ;
       c->waiting = 0;
+      all = scripted == 0 || ++c->step == scripted;
+    }
+    c->step = 0;
+    if (renew) {
+      close(c->fd);
+      open_connection(w, c);
     }
     if (!once())
       watch_connection(w, c);
@@ -249,6 +285,15 @@ static void answered(worker *w, connection *c, int now, long *out) {
     c->waiting = 0;
     c->closing = 1;
   } else {
+    if (scripted > 0 && ++c->step == scripted) {
+      c->step = 0;
+      if (renew) {
+        close(c->fd);
+        open_connection(w, c);
+        watch_connection(w, c);
+        c->fresh = 1;
+      }
+    }
     send_request(c);
   }
 }
@@ -290,7 +335,7 @@ static void exchange(worker *w) {
         exchange_tls(w, c, now, &out);
         continue;
       }
-      if (whole == NULL) {
+      if (scripted == 0) {
         if (receive(w, c) > 0)
           answered(w, c, now, &out);
         continue;
@@ -365,21 +410,68 @@ static void wait_for_line(void) {
   while (c != EOF && c != '\n');
 }
 
+/* A request of the script more, with room for so many bytes. */
+static char *add_request(size_t length) {
+  script = realloc(script, (size_t)(scripted + 1) * sizeof *script);
+  char *bytes = malloc(length + 1);
+  if (script == NULL || bytes == NULL)
+    die("malloc");
+  script[scripted].bytes = bytes;
+  script[scripted].length = length;
+  scripted++;
+  return bytes;
+}
+
+static void read_script(const char *name) {
+  FILE *file = fopen(name, "r");
+  size_t length;
+  if (file == NULL)
+    die("%s", name);
+  while (fscanf(file, "%zu", &length) == 1) {
+    char *bytes = add_request(length);
+    if (getc(file) != '\n' || fread(bytes, 1, length, file) != length)
+      die("%s: a request that is cut off", name);
+  }
+  fclose(file);
+  if (scripted == 0)
+    die("%s: no request", name);
+}
+
+/* A frame with a mask of zeros, and the size of the answer's, which has none. */
+static void write_message(size_t size) {
+  size_t more = size < 126 ? 0 : 2;
+  if (size == 0 || size > 65535)
+    die("--websocket: from 1 to 65535 bytes");
+  char *bytes = add_request(2 + more + 4 + size);
+  memset(bytes, 0, 2 + more + 4);
+  memset(bytes + 2 + more + 4, 'x', size);
+  bytes[0] = (char)0x82;
+  bytes[1] = (char)(0x80 | (more == 0 ? size : 126));
+  if (more > 0) {
+    bytes[2] = (char)(size >> 8);
+    bytes[3] = (char)size;
+  }
+  message = 2 + more + size;
+}
+
+static const char upgrade_fields[] =
+    "Connection: Upgrade\r\n"
+    "Upgrade: websocket\r\n"
+    "Sec-WebSocket-Version: 13\r\n"
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+
 static void write_request(const char *host, long port, const char *path, int browser, long body) {
   char length_field[64] = "";
   if (body >= 0)
     snprintf(length_field, sizeof length_field, "Content-Length: %ld\r\n", body);
   size_t length = (size_t)snprintf(request, sizeof request, "%s %s HTTP/1.1\r\nHost: %s:%ld\r\n%s%s%s\r\n",
-                                   body >= 0 ? "POST" : "GET", path, host, port, browser ? browser_fields : "",
+                                   body >= 0 ? "POST" : "GET", path, host, port, browser ? browser_fields : message > 0 ? upgrade_fields : "",
                                    once() ? "Connection: close\r\n" : "", length_field);
   if (length >= sizeof request)
     die("the path is too long");
   if (body < 0)
     return;
-  whole_length = length + (size_t)body;
-  whole = malloc(whole_length);
-  if (whole == NULL)
-    die("malloc");
+  char *whole = add_request(length + (size_t)body);
   memcpy(whole, request, length);
   memset(whole + length, 'x', (size_t)body);
 }
@@ -393,9 +485,15 @@ static worker *start_workers(int argc, char **argv, long threads) {
   if (port == 0 || threads < 1 || connections < threads || workers == NULL)
     die("usage: load --port P [--path P] [--files N] --connections N "
         "[--threads T <= N] [--warmup S] [--duration S] [--watch PID] [--hold] [--cut] [--browser] [--post BYTES] "
-        "[--tls kept|full|resumed]");
+        "[--tls kept|full|resumed] [--script FILE] [--renew] [--websocket BYTES]");
   files = option_long(argc, argv, "files", 0);
-  if (tls != CLEAR && (files > 0 || cut || option_long(argc, argv, "post", -1) >= 0))
+  const char *name = option(argc, argv, "script", NULL);
+  if (name != NULL)
+    read_script(name);
+  if (option_long(argc, argv, "websocket", 0) > 0)
+    write_message((size_t)option_long(argc, argv, "websocket", 0));
+  renew = option_flag(argc, argv, "renew");
+  if (tls != CLEAR && (scripted > 0 || files > 0 || cut || option_long(argc, argv, "post", -1) >= 0))
     die("--tls is for requests without a body, of one path, whose answers are waited for");
   write_request(host, port, option(argc, argv, "path", "/"), option_flag(argc, argv, "browser"),
                 option_long(argc, argv, "post", -1));

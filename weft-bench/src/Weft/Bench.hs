@@ -70,6 +70,7 @@ import Weft.Bench.Timeout (timeout)
 import Weft.Bench.Transfers (transfersCommand)
 import Weft.Bench.Types
 import Weft.Bench.Url (urlCommand)
+import Weft.Bench.Web (web)
 import Weft.Tools.Numbers (columns, positive)
 import Weft.Tools.Output
 import Weft.Tools.StandardError (reportText)
@@ -93,6 +94,7 @@ registry =
     static,
     https,
     http2,
+    web,
     diskWeb,
     rude,
     hybridMemory,

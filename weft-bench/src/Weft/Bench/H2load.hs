@@ -9,6 +9,7 @@ module Weft.Bench.H2load
     H2load (..),
     Until (..),
     runH2load,
+    runCleartext,
 
     -- * Its summary
     Summary (..),
@@ -26,7 +27,7 @@ import Weft.Bench.Types
 h2loadTool :: FilePath
 h2loadTool = "h2load"
 
--- | A load over HTTP/2 and TLS. Each connection has that many requests in flight.
+-- | A load over HTTP/2. Each connection has that many requests in flight.
 data H2load = H2load
   { h2Connections :: !Int,
     h2Streams :: !Int,
@@ -47,9 +48,16 @@ data Summary = Summary
   }
   deriving (Eq, Show)
 
--- | Put a port under load from these cores. Fails if no answer is complete, or one is an error or has not the status 2xx.
+-- | Put a port under load from these cores, over TLS. Fails if no answer is complete, or one is an error or has not the status 2xx.
 runH2load :: Env -> [Int] -> Int -> H2load -> IO Summary
-runH2load env cores port load = do
+runH2load env cores port = running env cores "https" port []
+
+-- | The same without TLS; the file is the message of a call by gRPC, if there is one.
+runCleartext :: Env -> [Int] -> Int -> Maybe FilePath -> H2load -> IO Summary
+runCleartext env cores port call = running env cores "http" port (concat [["-d", file, "-H", "content-type: application/grpc", "-H", "te: trailers"] | Just file <- [call]])
+
+running :: Env -> [Int] -> String -> Int -> [String] -> H2load -> IO Summary
+running env cores scheme port more load = do
   path <- locate env h2loadTool >>= maybe (failWith "missing: h2load (Debian's package nghttp2-client)") pure
   withChild env (Program path arguments [] cores) (summary [])
   where
@@ -60,7 +68,8 @@ runH2load env cores port load = do
                Requests n -> ["-n", show n]
                Upload file -> ["-n", "1", "-d", file]
            )
-        <> ["https://127.0.0.1:" <> show port <> h2Path load]
+        <> more
+        <> [scheme <> "://127.0.0.1:" <> show port <> h2Path load]
     patience = case h2Until load of
       Seconds seconds -> seconds + 60
       _ -> 300

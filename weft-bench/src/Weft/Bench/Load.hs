@@ -34,10 +34,14 @@ where
 import Data.Aeson (FromJSON (..), Object, withObject, (.:))
 import qualified Data.Aeson.Key as K
 import Data.Aeson.Types (Parser)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Char8 as C
 import Data.Map.Strict (Map)
 import qualified Data.Map.Strict as M
 import Data.Text (Text)
 import qualified Data.Text as T
+import System.FilePath ((</>))
 import Weft.Bench.Child
 import Weft.Bench.Server
 import Weft.Bench.Types
@@ -61,6 +65,11 @@ data LoadSpec = LoadSpec
     loadBrowser :: !Bool,
     -- | Post a body of this many bytes.
     loadPost :: !(Maybe Int),
+    -- | Whole requests that each connection sends in turn; whether there is a new connection after the last of them.
+    loadScript :: ![ByteString],
+    loadRenew :: !Bool,
+    -- | The path is a WebSocket, which echoes messages of this many bytes.
+    loadMessage :: !(Maybe Int),
     -- | Over TLS.
     loadTls :: !(Maybe Handshakes),
     loadWarmup :: !Double,
@@ -96,7 +105,7 @@ instance FromJSON LoadResult where
 -- its end. Before the first action begins, all connections are open and have been served once. They stay open until it
 -- returns, and outside of the load no request is in progress.
 requestLoad :: Env -> [Int] -> LoadSpec -> Server -> (IO LoadResult -> IO a) -> IO a
-requestLoad env cores spec server action = withTool env cores loadTool arguments $ \child -> do
+requestLoad env cores spec server action = withScript $ \script -> withTool env cores loadTool (arguments ++ script) $ \child -> do
   expectLine 60 "connected" child
   action $ do
     sendLine child "go"
@@ -105,6 +114,13 @@ requestLoad env cores spec server action = withTool env cores loadTool arguments
       then pure result
       else failWith (subjectName (serverSubject server) <> " answered no request in the measured time")
   where
+    -- Each request behind a line with its size.
+    withScript act
+      | null (loadScript spec) = act []
+      | otherwise = do
+        let file = envScratch env </> "script"
+        B.writeFile file (B.concat [C.pack (show (B.length one)) <> "\n" <> one | one <- loadScript spec])
+        act [("script", file)]
     arguments =
       [("port", show (serverPort server)), ("connections", show (loadConnections spec))]
         ++ [("threads", show (loadThreads spec)), ("watch", show (serverPid server))]
@@ -113,6 +129,8 @@ requestLoad env cores spec server action = withTool env cores loadTool arguments
         ++ [("cut", "") | loadCut spec]
         ++ [("browser", "") | loadBrowser spec]
         ++ [("post", show size) | Just size <- [loadPost spec]]
+        ++ [("renew", "") | loadRenew spec]
+        ++ [("websocket", show size) | Just size <- [loadMessage spec]]
         ++ [("tls", word handshakes) | Just handshakes <- [loadTls spec]]
     word handshakes = case handshakes of
       Kept -> "kept"

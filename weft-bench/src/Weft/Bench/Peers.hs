@@ -30,13 +30,15 @@ settingsOf bench subject = case (subject, bench) of
     | coldFiles -> Just (serve <> ", a cache of 100 MB")
     | bench `elem` ["static", "https", "rude"] -> Just serve
     | bench == "tcp" -> Just "+RTS -N1 -T -A16m -I0"
-    | bench == "http" -> Just "+RTS -ki1600 -kc3k -kb512"
+    | bench `elem` ["http", "web"] -> Just "+RTS -ki1600 -kc3k -kb512"
   ("weft-serve", _) -> Just (serve <> ", any number of connections, 600 s for a head")
   ("weft-hybrid", _)
     | coldFiles -> Just "the example hybrid-web, +RTS -A4m, a cache of 100 MB"
     | bench == "hybrid-idle" -> Just "+RTS -c"
   ("ghc", "static") -> Just "wai-app-static on Warp, defaults of both, +RTS -T -N1"
   (_, "sdn") | subject `elem` ["weft", "ghc"] -> Just "+RTS -ki1600 -kc1600 -kb512 -c -F1.5"
+  ("hyper", "web") -> Just "hyper 1 on tokio, serde_json, TCP_NODELAY, the current-thread runtime"
+  ("go-http", "web") -> Just "net/http, encoding/json, GOMAXPROCS is the number of capabilities"
   ("warp", _) -> Just "Warp's defaults"
   ("hyper", _) -> Just "hyper 1 on tokio, TCP_NODELAY, a worker for each core (with one, the current-thread runtime)"
   ("go", _) -> Just "GOMAXPROCS is the number of capabilities"

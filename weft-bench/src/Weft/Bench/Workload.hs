@@ -21,6 +21,7 @@ module Weft.Bench.Workload
   )
 where
 
+import Data.ByteString (ByteString)
 import Data.Map.Strict (Map)
 import qualified Data.Map.Strict as M
 import Data.Text (Text)
@@ -49,6 +50,12 @@ data Workload = Workload
     workBrowser :: !Bool,
     -- | Bytes of the body that is posted.
     workPost :: !(Maybe Int),
+    -- | Requests that each connection sends in turn, whole, instead of the path; and whether there is a new connection after
+    -- the last of them.
+    workScript :: ![ByteString],
+    workRenew :: !Bool,
+    -- | The path is a WebSocket, which gets and echoes messages of this many bytes.
+    workMessage :: !(Maybe Int),
     -- | Over TLS.
     workTls :: !(Maybe Handshakes),
     -- | Whether server and clients share all cores, as they do if none are left for clients.
@@ -59,7 +66,7 @@ data Workload = Workload
 
 -- | The page @/@ for this many connections, from a server with this many capabilities.
 onePage :: Int -> Int -> Workload
-onePage connections capabilities = Workload connections capabilities "/" 0 False False Nothing Nothing False (\_ _ -> pure [])
+onePage connections capabilities = Workload connections capabilities "/" 0 False False Nothing [] False Nothing Nothing False (\_ _ -> pure [])
 
 -- | A server with this many connections, timed in every round, with its system calls counted once.
 serverCase :: Int -> Int -> Subject -> Case
@@ -159,6 +166,9 @@ loadSpec work warmup duration =
       loadCut = workLong work,
       loadBrowser = workBrowser work,
       loadPost = workPost work,
+      loadScript = workScript work,
+      loadRenew = workRenew work,
+      loadMessage = workMessage work,
       loadTls = workTls work,
       loadWarmup = warmup,
       loadDuration = duration
