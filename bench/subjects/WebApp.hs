@@ -7,13 +7,16 @@
 --
 -- * @\/sum?a=13&b=42@ answers the sum of the numbers in the query and, of a POST, in the body;
 -- * @\/items@ answers fifty items in JSON, which is made for each request, compressed for clients that accept gzip;
+-- * @\/database?min=1000&max=2000@ answers the items of a table in PostgreSQL with a price in that range, fifty at most;
 -- * @\/upload@ reads a body, and answers how many bytes it has;
 -- * @\/echo@ is a WebSocket that echoes;
 -- * @\/weft.Bench\/Sum@ is a method of gRPC, whose message has two numbers of four bytes.
 module Main (main) where
 
 import qualified Codec.Compression.GZip as GZip
-import Control.Monad (forever)
+import Control.Concurrent.Chan
+import Control.Exception (bracket)
+import Control.Monad (forever, replicateM_)
 import Data.Aeson (ToJSON (..), encode, object, pairs, (.=))
 import qualified Data.ByteString as B
 import Data.ByteString.Builder (toLazyByteString, word32BE, word8)
@@ -22,21 +25,33 @@ import qualified Data.ByteString.Lazy as L
 import Data.Maybe (fromMaybe)
 import Data.Text (Text)
 import qualified Data.Text as T
+import qualified Database.PostgreSQL.Simple as P
 import Net (counters)
 import NetTrailers (setTrailers)
-import NetWarp (serveApplicationWith)
+import NetWarp (serveApplication)
 import Network.HTTP.Types
 import Network.HTTP.Types.Header (hAcceptEncoding)
 import Network.Wai
 import Network.Wai.Handler.WebSockets (websocketsOr)
 import qualified Network.WebSockets as W
-import Setup (announce, tlsSubject)
+import Setup (announce, databaseSubject)
 
 main :: IO ()
-main = tlsSubject counters $ \tls port -> serveApplicationWith tls port announce (websocketsOr W.defaultConnectionOptions echo application)
+main = databaseSubject counters $ \folder port -> do
+  pool <- traverse connected folder
+  serveApplication port announce (websocketsOr W.defaultConnectionOptions echo (application pool))
 
-application :: Application
-application request respond = case rawPathInfo request of
+-- | Connections that are not in use.
+type Pool = Chan P.Connection
+
+connected :: FilePath -> IO Pool
+connected folder = do
+  pool <- newChan
+  replicateM_ 16 (P.connectPostgreSQL (C.pack ("host=" <> folder <> " user=postgres dbname=postgres")) >>= writeChan pool)
+  pure pool
+
+application :: Maybe Pool -> Application
+application pool request respond = case rawPathInfo request of
   "/sum" -> do
     body <- strictRequestBody request
     let numbers = map number (L.toStrict body : [value | (_, Just value) <- queryString request])
@@ -44,6 +59,11 @@ application request respond = case rawPathInfo request of
   "/items"
     | acceptsGzip -> respond (answer [ofJson, (hContentEncoding, "gzip")] (GZip.compressWith quick (encode items)))
     | otherwise -> respond (answer [ofJson] (encode items))
+  "/database" | Just connections <- pool -> do
+    let price key = maybe 0 number (lookup key [(name, value) | (name, Just value) <- queryString request])
+    found <- bracket (readChan connections) (writeChan connections) $ \connection ->
+      P.query connection "SELECT id, name, category, price, quantity, active FROM items WHERE price BETWEEN ? AND ? ORDER BY price LIMIT 50" (price "min", price "max")
+    respond (answer [ofJson] (encode (Items [Item n name category cents quantity active [] | (n, name, category, cents, quantity, active) <- found])))
   "/upload" -> do
     size <- count request 0
     respond (answer [(hContentType, "text/plain")] (L.fromStrict (C.pack (show size))))

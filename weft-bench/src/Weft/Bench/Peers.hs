@@ -38,7 +38,7 @@ settingsOf bench subject = case (subject, bench) of
   ("ghc", "static") -> Just "wai-app-static on Warp, defaults of both, +RTS -T -N1"
   (_, "sdn") | subject `elem` ["weft", "ghc"] -> Just "+RTS -ki1600 -kc1600 -kb512 -c -F1.5"
   ("hyper", "web") -> Just "hyper 1 on tokio, serde_json, TCP_NODELAY, the current-thread runtime"
-  ("go-http", "web") -> Just "net/http, encoding/json, GOMAXPROCS is the number of capabilities"
+  ("go-http", "web") -> Just "net/http, encoding/json, lib/pq, GOMAXPROCS is the number of capabilities"
   ("warp", _) -> Just "Warp's defaults"
   ("hyper", _) -> Just "hyper 1 on tokio, TCP_NODELAY, a worker for each core (with one, the current-thread runtime)"
   ("go", _) -> Just "GOMAXPROCS is the number of capabilities"

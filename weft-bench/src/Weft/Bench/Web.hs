@@ -9,6 +9,7 @@
 -- * @baseline@, a GET with a query, and POSTs with a length and in chunks, in turn;
 -- * @short@, a connection for each ten of them;
 -- * @json@ and @json-gzip@, fifty items made into JSON for each request;
+-- * @database@, up to fifty rows from PostgreSQL, made into JSON;
 -- * @upload@, bodies of 500 KB to 20 MB;
 -- * @websocket@, an echo.
 --
@@ -25,6 +26,7 @@ import System.FilePath ((</>))
 import Weft.Bench.Bounds
 import Weft.Bench.H2load
 import Weft.Bench.Load
+import Weft.Bench.Postgres (withPostgres)
 import Weft.Bench.Server
 import Weft.Bench.Types
 import Weft.Bench.Workload
@@ -44,7 +46,7 @@ web =
       benchPlotted = id
     }
 
-data Mode = Baseline | Short | Json | JsonGzip | Upload' | WebSocket | H2c | Grpc
+data Mode = Baseline | Short | Json | JsonGzip | Database | Upload' | WebSocket | H2c | Grpc
   deriving (Eq, Bounded, Enum)
 
 modeName :: Mode -> Text
@@ -53,17 +55,18 @@ modeName mode = case mode of
   Short -> "short"
   Json -> "json"
   JsonGzip -> "json-gzip"
+  Database -> "database"
   Upload' -> "upload"
   WebSocket -> "websocket"
   H2c -> "h2c"
   Grpc -> "grpc"
 
--- | hyper has neither compression nor WebSockets of its own.
+-- | hyper has neither compression nor WebSockets of its own, and no database here.
 subjects :: Mode -> [Subject]
 subjects mode =
   [weft, Subject "warp" "web-warp" GhcProgram]
-    <> [Subject "hyper" "hyper-web" RustProgram | mode `notElem` [JsonGzip, WebSocket]]
-    <> [Subject "go-http" "go-web" GoProgram]
+    <> [Subject "hyper" "hyper-web" RustProgram | mode `notElem` [JsonGzip, Database, WebSocket]]
+    <> [Subject "go-http" (if mode == Database then "go-database" else "go-web") GoProgram]
   where
     weft = Subject "weft" "web-weft" WeftProgram
 
@@ -81,9 +84,12 @@ modeCase :: Mode -> Subject -> Case
 modeCase mode subject = case mode of
   H2c -> plain {caseMeasure = overHttp2 (H2load (connectionsOf mode) streams (sumPath 13 42)) Nothing}
   Grpc -> plain {caseMeasure = overHttp2 (H2load (connectionsOf mode) streams "/weft.Bench/Sum") (Just call)}
+  -- The database and the clients are on other cores than the server.
+  Database -> plain {caseMeasure = \env -> withPostgres env (clientCores env 1) $ \folder -> caseMeasure (loaded work {workArguments = \_ _ -> pure ["--database", folder]}) env}
   _ -> plain
   where
-    plain = (workloadCase (webParams mode) work subject) {caseCounts = []}
+    plain = loaded work
+    loaded given = (workloadCase (webParams mode) given subject) {caseCounts = []}
     work = (onePage (connectionsOf mode) 1) {workPath = if mode == WebSocket then "/echo" else "/", workScript = script mode, workRenew = mode == Short, workMessage = if mode == WebSocket then Just 100 else Nothing}
     streams = 32
     -- A message of two numbers of four bytes, which is not compressed.
@@ -119,6 +125,7 @@ script mode = case mode of
   Short -> take 10 (cycle baseline)
   Json -> [get "/items" []]
   JsonGzip -> [get "/items" ["Accept-Encoding: gzip, deflate, br"]]
+  Database -> [get (C.pack ("/database?min=" <> show least <> "&max=" <> show (least + 2000))) [] | least <- [100, 2700 .. 30000 :: Int]]
   Upload' -> [post "/upload" ("Content-Length: " <> C.pack (show size)) (B.replicate size 120) | size <- [500000, 2000000, 20000000, 10000000]]
   _ -> []
   where
