@@ -33,6 +33,7 @@ import qualified Spec.Settings as Settings
 import qualified Spec.Shutdown as Shutdown
 import qualified Spec.Slow as Slow
 import qualified Spec.Static as Static
+import qualified Spec.Tunnels as Tunnels
 import System.Environment (setEnv)
 import Test.Tasty hiding (defaultMain)
 import Weft.Test.Main (defaultMain)
@@ -77,6 +78,7 @@ underConfiguration (configuration, refused) =
         Limits.tests,
         Secure.tests,
         Grpc.tests,
+        Tunnels.tests,
         Logs.tests,
         Misses.tests,
         Metrics.tests
