@@ -12,10 +12,11 @@ import qualified Spec.Priority
 import qualified Spec.Random
 import qualified Spec.Rules
 import qualified Spec.Tunnels
+import qualified Spec.Uploads
 import Test.Tasty hiding (defaultMain)
 import Weft.Test.Main (defaultMain)
 
 main :: IO ()
 main = do
   random <- Spec.Random.tests
-  defaultMain (testGroup "http2-core" [Spec.Rules.tests, Spec.Ended.tests, Spec.Flow.tests, Spec.Priority.tests, Spec.Drains.tests, Spec.Tunnels.tests, random])
+  defaultMain (testGroup "http2-core" [Spec.Rules.tests, Spec.Ended.tests, Spec.Flow.tests, Spec.Uploads.tests, Spec.Priority.tests, Spec.Drains.tests, Spec.Tunnels.tests, random])

@@ -72,6 +72,7 @@ newCore config t decode =
       coreEnded = noneEnded (configStreams config),
       coreAccepted = 0,
       coreFlow = flow,
+      coreProbe = NotProbing t False,
       coreWindow = 65535,
       coreInitial = 65535,
       coreFrameSize = 16384,

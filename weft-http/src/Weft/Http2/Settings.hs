@@ -90,7 +90,9 @@ data Http2Limits = Http2Limits
     -- | Frames without a payload that end nothing, GOAWAY frames, and frames of unknown types.
     limitEmptyFrames :: !Rate,
     -- | Bytes of request bodies that were received and not read yet, over all streams. From 65,535, the window that the
-    -- protocol gives to every client, to 2,147,483,647; other values count as the nearer one of these.
+    -- protocol gives to every client, to 2,147,483,647; other values count as the nearer one of these. Bodies that no
+    -- application reads get at most 1 MiB of it. The rest is for those whose application reads as fast as the client
+    -- sends: with a round trip of 50 ms, each MiB allows 20 MB/s.
     limitBodies :: !Int,
     -- | How long a connection without streams stays open; pings do not count.
     limitIdle :: !Duration,
@@ -105,7 +107,7 @@ data Http2Limits = Http2Limits
     limitRate :: !Int
   }
 
--- | 100 streams, 16 files; 32 KiB of head and 100 fields; 1 MiB of unread bodies; half a minute of waiting, at least
+-- | 100 streams, 16 files; 32 KiB of head and 100 fields; 16 MiB of unread bodies; half a minute of waiting, at least
 -- 4,369 bytes a second (128 KiB in half a minute), which limits the wait of a stream that is alone to 45 seconds, and of
 -- one among many, or of a body, to 150.
 defaultHttp2Limits :: Http2Limits
@@ -122,7 +124,7 @@ defaultHttp2Limits =
       limitPriorities = Rate 100 1000,
       limitWindowUpdates = Rate 200 2000,
       limitEmptyFrames = Rate 20 200,
-      limitBodies = 1048576,
+      limitBodies = 16777216,
       limitIdle = seconds 60,
       limitFrame = seconds 30,
       limitWait = seconds 30,

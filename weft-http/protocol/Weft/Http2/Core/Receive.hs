@@ -310,13 +310,17 @@ resetFrame header = do
 pingFrame :: FrameHeader -> ByteString -> Step ()
 pingFrame header payload = do
   when (frameLength header /= 8) (failWith FrameSizeError "a ping")
-  pay configPings chargePings (\b c -> c {chargePings = b}) "pings"
-  drain <- gets coreDrain
-  if hasFlag flagAck header
-    then case drain of
-      Announced _ | payload == drainPing -> finishAnnouncement
-      _ -> pure ()
-    else queueAnswer (SendPingAck (B.copy payload))
+  core <- get
+  case coreProbe core of
+    Probing before | answers && payload == probePing -> probed before
+    _ -> do
+      pay configPings chargePings (\b c -> c {chargePings = b}) "pings"
+      case coreDrain core of
+        _ | not answers -> queueAnswer (SendPingAck (B.copy payload))
+        Announced _ | payload == drainPing -> finishAnnouncement
+        _ -> pure ()
+  where
+    answers = hasFlag flagAck header
 
 -- | The client has seen the first GOAWAY, or has had its time: name the last stream that is served (section 6.8).
 finishAnnouncement :: Step ()

@@ -38,6 +38,7 @@ application input = case input of
     _ -> do
       let read' = min bytes (unreadOf (streamFlow s))
       returnRead n True read'
+      probe n read'
   AwaitWindow n -> known n (\s -> unless (streamSending s == Answered) (onStream n (\s' -> s' {streamAwaits = True}) >> opened n))
   Abandon n code -> known n $ \s -> unless (streamSending s == Answered) (silently n code)
   _ -> pure ()

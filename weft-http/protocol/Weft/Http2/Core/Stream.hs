@@ -23,6 +23,8 @@ module Weft.Http2.Core.Stream
     discardData,
     returnRead,
     openUpload,
+    probe,
+    probed,
 
     -- * Charges
     pay,
@@ -33,7 +35,8 @@ where
 
 import Control.Monad
 import qualified Data.IntMap.Strict as IntMap
-import Weft.Core.Time (Duration (..), Instant (..))
+import Weft.Core.Time (Duration (..), Instant (..), after)
+import Weft.Duration (milliseconds)
 import Weft.Http2.Budget
 import Weft.Http2.Core.Ended
 import Weft.Http2.Core.Flow
@@ -208,6 +211,40 @@ returnRead n byApplication bytes = do
     onStream n (\s' -> s' {streamFlow = own})
     window 0 whole
     window n part
+
+-- | The application of a stream has read bytes: they count for the round trip that is measured, or a measurement begins.
+probe :: StreamId -> Int -> Step ()
+probe n bytes = do
+  core <- get
+  forM_ (IntMap.lookup n (coreStreams core)) $ \s -> case coreProbe core of
+    Probing _ -> counts
+    NotProbing from grew -> when (from <= coreTime core && streamReceiving s /= Complete && mayGrow (coreFlow core) (streamFlow s)) $ do
+      modify (\c -> c {coreProbe = Probing grew})
+      queue (SendPing probePing)
+      counts
+  where
+    counts = onStream n (\s -> s {streamFlow = measured bytes (streamFlow s)})
+
+-- | The client has answered: the windows follow what was read. If they grow, the next round trip is measured at once, and
+-- the one behind it too, since only in that the client has the larger window; else after a tenth of a second.
+probed :: Bool -> Step ()
+probed before = do
+  streams <- gets (filter reading . IntMap.toList . coreStreams)
+  t <- gets coreTime
+  grown <- forM streams $ \(n, s) -> do
+    flow <- gets coreFlow
+    let ((whole, part), flow', own) = sampled (length streams) flow (streamFlow s)
+    modify (\core -> core {coreFlow = flow'})
+    onStream n (\s' -> s' {streamFlow = own})
+    window 0 whole
+    window n part
+    pure (part > 0)
+  modify (\core -> core {coreProbe = NotProbing (if or grown || before then t else after (milliseconds 100) t) (or grown)})
+  where
+    reading (_, s) =
+      readSince (streamFlow s) > 0 && case streamReceiving s of
+        Receiving _ _ -> True
+        _ -> False
 
 -- Charges ----------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ module Weft.Http2.Core.Types
     Drain (..),
     Block (..),
     Charges (..),
+    Probe (..),
 
     -- * The state of a stream
     Stream (..),
@@ -40,6 +41,7 @@ module Weft.Http2.Core.Types
     refusalOf,
     onStream,
     drainPing,
+    probePing,
   )
 where
 
@@ -81,7 +83,7 @@ data Config = Config
     configHeaderList :: !Int,
     -- | Fields of a request; zero or less means no limit.
     configFields :: !Int,
-    -- | Bodies that were received and not read yet, over all streams.
+    -- | Bodies that were received and not read yet, over all streams: the windows of those that are read grow up to it.
     configBodies :: !Int,
     -- | Of the rest of a body that the application does not want: more is answered by a reset.
     configDiscard :: !Int,
@@ -105,7 +107,7 @@ data Config = Config
     configRate :: !Int
   }
 
--- | 100 streams, 1 MiB of unread bodies.
+-- | 100 streams, 16 MiB of unread bodies.
 defaultConfig :: Config
 defaultConfig =
   Config
@@ -113,7 +115,7 @@ defaultConfig =
       configHeaderBlock = 32768,
       configHeaderList = 32768,
       configFields = 100,
-      configBodies = 1048576,
+      configBodies = 16777216,
       configDiscard = 8388608,
       configAnswers = 2000,
       configResets = defaultResetRule,
@@ -218,6 +220,7 @@ data Core = Core
     -- | The highest stream that was accepted: GOAWAY names it.
     coreAccepted :: !StreamId,
     coreFlow :: !Receive,
+    coreProbe :: !Probe,
     -- | The send window, and the first one of each stream.
     coreWindow :: !Int,
     coreInitial :: !Int,
@@ -247,6 +250,11 @@ data Phase = AwaitPreface | AwaitSettings | Open | Ended
 -- | No drain; GOAWAY without a limit was sent, and a PING that shows when the client has seen it, by the given time at
 -- the latest; GOAWAY with the last stream was sent.
 data Drain = NoDrain | Announced !Instant | Draining
+  deriving (Eq, Show)
+
+-- | The measurement of what applications read in a round trip: it may begin at that time, or a PING is under way. The flag
+-- says that the last one has enlarged windows.
+data Probe = NotProbing !Instant !Bool | Probing !Bool
   deriving (Eq, Show)
 
 -- | A header block whose end has not come: stream, whether it ends the stream, pieces (the last first), their size and
@@ -382,3 +390,7 @@ onStream n f = modify (\core -> core {coreStreams = IntMap.adjust f n (coreStrea
 -- | What the PING of a drain carries.
 drainPing :: ByteString
 drainPing = B8.pack "weft end"
+
+-- | What the PING carries that measures a round trip.
+probePing :: ByteString
+probePing = B8.pack "weft win"
