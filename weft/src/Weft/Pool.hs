@@ -9,7 +9,7 @@
 -- What holds:
 --
 -- 1. At most 'poolMost' resources exist at a time, those that are being made or destroyed included. Each one is
---    destroyed once.
+--    destroyed once. Those that were taken out of the pool ('detach') count no more, and are the caller's.
 -- 2. A resource has one user at a time. If the user's action throws, the resource is destroyed, as nobody knows its
 --    state.
 -- 3. If all are in use, callers wait in the order in which they came, up to their deadlines. A resource that is
@@ -37,6 +37,7 @@ module Weft.Pool
     acquire,
     release,
     discard,
+    detach,
     Lease,
     leased,
 
@@ -237,6 +238,10 @@ release pool (Lease item) = mask_ $ do
 discard :: Pool a -> Lease a -> IO ()
 discard pool (Lease item) = mask_ (destroy pool item)
 
+-- | Take a resource out of the pool, which neither destroys it nor counts it any more. Instead of 'release', once.
+detach :: Pool a -> Lease a -> IO ()
+detach pool _ = mask_ $ tally pool (Tally 0 1 0 0) >> givePlace pool
+
 -- | Make a resource, with a place.
 make :: Pool a -> Instant -> IO (Lease a)
 make pool deadline = do
@@ -377,6 +382,7 @@ data PoolCounts = PoolCounts
     -- | How often one was taken by a thread of another capability.
     countBorrowed :: !Int,
     countCreated :: !Int,
+    -- | Those that were taken out included.
     countDestroyed :: !Int,
     -- | How often a thread had to wait.
     countWaits :: !Int,

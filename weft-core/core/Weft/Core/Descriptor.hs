@@ -229,10 +229,20 @@ newtype Wakening = Wakening Stamp
 pattern TooLate :: Wakening
 pattern TooLate = Wakening (-1)
 
--- | Wait for the token and take it. If the deadline has passed, the token is left to others. Without a deadline the last
--- call is a tail call: a thread that waits keeps no frame of this function.
+-- | Wait for the token and take it. If the deadline has passed, the token is left to others, and nothing is waited for
+-- if it has passed before. Without a deadline the last call is a tail call: a thread that waits keeps no frame of this
+-- function.
 waitToken :: Descriptor -> Direction -> Instant -> IO Wakening
-waitToken d dir deadline = do
+waitToken d dir deadline
+  | deadline == never = waiting
+  | otherwise = do
+    t <- now
+    if deadline <= t then pure TooLate else waiting
+  where
+    waiting = awaitToken d dir deadline
+
+awaitToken :: Descriptor -> Direction -> Instant -> IO Wakening
+awaitToken d dir deadline = do
   serving <- servingManager d
   case serving of
     Nothing -> pure (Wakening unstamped) -- closed: the next attempt reports it

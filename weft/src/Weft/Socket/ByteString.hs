@@ -70,10 +70,14 @@ send s bs = withBytes bs (sendBuf s)
 -- peer would mistake whatever is sent next for the rest. So every further send on the socket then fails with @EPIPE@
 -- and a message that says why. (Operations that return the number of bytes taken leave that to the caller.)
 sendAll :: Socket -> ByteString -> IO ()
-sendAll s bs = withBytes bs $ \p n ->
+sendAll = sendWhole "Weft.Socket.sendBuf"
+
+-- | 'sendAll', with a name for errors.
+sendWhole :: String -> Socket -> ByteString -> IO ()
+sendWhole loc s bs = withBytes bs $ \p n ->
   unless (n == 0) $
     -- Masked from the first part on; it is interruptible where it waits.
-    operateThen "Weft.Socket.sendBuf" s Writing (sendAttempt p n) $ \sent ->
+    operateThen loc s Writing (sendAttempt p n) $ \sent ->
       unless (sent == n) (sendRest s (p `plusPtr` sent) (n - sent) `onException` cutOff s)
 
 sendAttempt :: Ptr Word8 -> Int -> CInt -> IO (Attempt Int)
@@ -109,7 +113,8 @@ sendNow s bs = withBytes bs $ \p n ->
 -- off after a part, further sends fail, as with 'sendAll'.
 sendMany :: Socket -> [ByteString] -> IO ()
 sendMany s strings = case strings of
-  -- A head and a body: without the array of pieces, which takes 1 KB.
+  -- A head, or a head and a body: without the array of pieces, which takes 1 KB.
+  [a] | not (B.null a) -> sendWhole manyName s a
   [a, b] | not (B.null a), not (B.null b) -> sendTwo s a b
   _ -> sendGathered manyName s (cutOff s) sendPieces strings
 

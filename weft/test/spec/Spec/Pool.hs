@@ -32,6 +32,7 @@ tests =
       testCase "an exception in the action destroys the resource" exceptions,
       testCase "a resource that cannot be made leaves its place" failing,
       testCase "a resource that is destroyed makes room for one who waits" discarded,
+      testCase "a resource that is taken out makes room for one who waits, and is not destroyed" takenOut,
       testCase "validation, after a while" validation,
       testCase "idle resources are destroyed" idle,
       testCase "old resources are destroyed" old,
@@ -190,6 +191,20 @@ discarded = do
     discard pool lease
     result "the one who waits" waiting >>= (@?= 1)
   clean w
+
+takenOut :: Assertion
+takenOut = do
+  w <- newWorld
+  withPool (settings w) {poolMost = 1} $ \pool -> do
+    lease <- acquire pool noDeadline
+    waiting <- start (withResource pool noDeadline pure)
+    eventually "it waits" ((== 1) . countWaiting <$> poolCounts pool)
+    detach pool lease
+    result "the one who waits" waiting >>= (@?= 1)
+    counts <- poolCounts pool
+    (countTotal counts, countIdle counts, countCreated counts) @?= (1, 1, 2)
+  -- The pool has destroyed its own one only.
+  readIORef (worldStates w) >>= (@?= [(0, Idle), (1, Gone)]) . IntMap.toList
 
 validation :: Assertion
 validation = do

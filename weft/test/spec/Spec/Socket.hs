@@ -170,6 +170,23 @@ deadlines =
         r <- result "recv" t
         rest <- either (\e -> (isTimeout e @? show e) >> recv b 1) pure r
         rest @?= C.pack "y",
+    test "a deadline that has passed: nothing is waited for, and what has come is received" . withUnix $ \a b -> do
+      past <- deadlineIn mempty
+      before <- sum . map metricsWaits . metricsCapabilities <$> readMetrics
+      forM_ [1 .. 100 :: Int] $ \_ -> do
+        e <- failure "recv" (recv (withDeadline past b) 1)
+        isTimeout e @? show e
+      later <- sum . map metricsWaits . metricsCapabilities <$> readMetrics
+      -- Others may wait meanwhile.
+      assertBool (show (later - before) <> " waits") (later - before < 50)
+      sendAll a (C.pack "xy")
+      replicateM 2 (recv (withDeadline past b) 1) >>= (@?= map C.pack ["x", "y"])
+      -- One who waits is not disturbed.
+      patient <- start (recv b 1)
+      blocks patient
+      void (failure "recv" (recv (withDeadline past b) 1))
+      sendAll a (C.pack "z")
+      result "the patient one" patient >>= (@?= C.pack "z"),
     test "several threads read one socket" . withUnix $ \a b -> do
       ts <- replicateM 8 (start (recv b 1))
       forM_ [1 .. 8 :: Int] $ \_ -> sendAll a (C.pack "z")
