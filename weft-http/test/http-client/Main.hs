@@ -8,8 +8,9 @@ import qualified Spec.Exchange as Exchange
 import qualified Spec.Parser as Parser
 import qualified Spec.Peers as Peers
 import qualified Spec.Proxy as Proxy
+import qualified Spec.Upgrades as Upgrades
 import Test.Tasty (testGroup)
 import Weft.Test.Main (defaultMain)
 
 main :: IO ()
-main = defaultMain (testGroup "HTTP client" [Parser.tests, Exchange.tests, Cuts.tests, Peers.tests, Proxy.tests])
+main = defaultMain (testGroup "HTTP client" [Parser.tests, Exchange.tests, Cuts.tests, Peers.tests, Proxy.tests, Upgrades.tests])

@@ -6,6 +6,7 @@ module Proxied (tests) where
 import Answering (serving)
 import Control.Monad
 import qualified Data.ByteString.Char8 as B
+import Data.IORef
 import Data.List (nub, sort)
 import Operating (config, inFolder)
 import System.Exit (ExitCode (..))
@@ -13,7 +14,7 @@ import System.FilePath ((</>))
 import System.Posix.Signals (sigHUP)
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
-import Weft.Test.Peer (eventually, hearRequest, say, withPeer)
+import Weft.Test.Peer (eventually, hearBytes, hearRequest, say, withPeer)
 import Weft.Test.Program
 import Weft.Test.Skip (testCase)
 
@@ -61,6 +62,42 @@ tests program =
             config folder ["proxy: ['/=" <> at b <> "']"]
             send' sigHUP p
             eventually "the reload" ((== "b GET / HTTP/1.1") <$> ask port "x"),
+      testCase "checks: a server that fails them is passed over, which is reported; a reload ends them" . inFolder $ \folder -> do
+        asked <- newIORef (0 :: Int)
+        let ill c = do
+              h <- hearRequest c
+              if "GET /health " `B.isPrefixOf` h
+                then modifyIORef' asked (+ 1) >> say c "HTTP/1.1 503 Ill\r\nContent-Length: 0\r\n\r\n"
+                else say c "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nill"
+        withPeer (const (forever . ill)) $ \a -> naming "b" $ \b -> do
+          let rules = "proxy: ['/=" <> at a <> "," <> at b <> "']"
+          config folder [rules, "proxy-check: /health", "proxy-check-interval: 0.1", "proxy-check-failures: 2"]
+          weft program [] ["serve", "--config", folder </> "weft.yaml", "--port", "0"] $ \p -> do
+            port <- portOf p
+            eventually "it is passed over" ((== ["b GET / HTTP/1.1"]) . nub <$> replicateM 6 (body <$> get port "/"))
+            config folder [rules]
+            send' sigHUP p
+            eventually "it is asked again" ((/= ["b GET / HTTP/1.1"]) . nub <$> replicateM 6 (body <$> get port "/"))
+            n <- readIORef asked
+            assertBool (show n) (n >= 2),
+      testCase "--proxy-send: servers hear the client's address; not with https" . inFolder $ \folder -> do
+        let first c = hearBytes c 6 >>= \begin -> void (hearRequest c) >> say c ("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n" <> begin)
+        withPeer (const first) $ \a -> serving program folder ["--proxy", "/api/=" <> at a, "--proxy-send", "v1"] $ \port ->
+          replicateM_ 2 (get port "/api/" >>= answered 200 "PROXY ")
+        (code, out) <- outcome program [] ["serve", folder, "--check", "--proxy", "/api/=https://a", "--proxy-send", "v2"]
+        code @?= ExitFailure 2
+        contains out "servers without TLS"
+        (code', out') <- outcome program [] ["serve", folder, "--check", "--proxy-check", "/health"]
+        code' @?= ExitFailure 2
+        contains out' "needs --proxy",
+      testCase "an upgrade is passed on" . inFolder $ \folder -> do
+        let switching c = do
+              void (hearRequest c)
+              say c "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\nfrom the server"
+        withPeer (const switching) $ \a -> serving program folder ["--proxy", "/ws=" <> at a] $ \port -> do
+          answer <- exchange port "GET /ws HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+          status answer @?= 101
+          assertBool (show answer) ("from the server" `B.isSuffixOf` answer),
       testCase "wrong rules" . inFolder $ \folder ->
         forM_ [("api=http://a:1", "a path that begins with /"), ("/api/", "/PATH/=URL"), ("/api/=ftp://a", "not a URL"), ("/api/=http://a:1/x", "the path of a request stays"), ("/%61=http://a:1", "as it is sent")] $ \(rule, why) -> do
           (code, out) <- outcome program [] ["serve", folder, "--check", "--proxy", rule]

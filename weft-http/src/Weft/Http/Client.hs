@@ -34,6 +34,7 @@ module Weft.Http.Client
     request,
     Answer (..),
     withResponse,
+    withResponseAfter,
     Response (..),
     Request (..),
     RequestBody (..),
@@ -73,8 +74,9 @@ import qualified Data.ByteString.Char8 as C
 import Data.IORef
 import Data.Map.Strict (Map)
 import qualified Data.Map.Strict as Map
-import Data.Maybe (catMaybes)
+import Data.Maybe (catMaybes, isJust)
 import Network.HTTP.Types (Header, Status, methodGet)
+import Weft.Core.Time (Instant (..))
 import Weft.Dial
 import Weft.Duration
 import Weft.Http.Client.Exchange
@@ -86,7 +88,7 @@ import Weft.Pool
 import Weft.Scope
 import Weft.Timer (sleep)
 import Weft.Tls (TlsClientSettings (..), loadTrust, tlsConnect)
-import Weft.Transport
+import Weft.Transport hiding (Instant)
 
 -- | A client: settings, and a pool of connections for each server that was used lately.
 data Client = Client
@@ -97,8 +99,8 @@ data Client = Client
     clientPools :: !(IORef (Map Server Entry))
   }
 
--- | Scheme, host, port and Unix socket.
-type Server = (Bool, String, String, Maybe FilePath)
+-- | Scheme, host, port and Unix socket, and whether each connection is for one request.
+type Server = (Bool, String, String, Maybe FilePath, Bool)
 
 -- | Filled by the pool's thread, with 'Nothing' if it ends before.
 type Entry = MVar (Maybe (Pool HttpConnection))
@@ -178,23 +180,35 @@ request client due r = withResponse client due r $ \response -> do
 -- | Send a request before the deadline, and run an action on the response. The connection is kept if the action has
 -- read the body to its end, or the rest of it has been received already.
 withResponse :: Client -> Instant -> Request -> (Response -> IO a) -> IO a
-withResponse client due r act = case renderRequest r of
+withResponse client = withResponseAfter client B.empty
+
+-- | 'withResponse' behind some bytes that are not of HTTP, such as a header of the PROXY protocol: the connection begins
+-- with them, and is for this request alone. Over TLS the server gets them within the session, not before it.
+withResponseAfter :: Client -> ByteString -> Instant -> Request -> (Response -> IO a) -> IO a
+withResponseAfter client prefix due r act = case renderRequest r of
   Left why -> failed Sending (InvalidRequest why)
-  Right rendered -> attempt rendered
+  Right rendered -> attempt (if alone then rendered {renderedHead = prefix <> renderedHead rendered, renderedCloses = True} else rendered)
   where
+    alone = not (B.null prefix)
     settings = clientSettings client
     failed phase = throwIO . ClientError (describe r) phase
     attempt rendered = do
       begun <- newIORef False
       outcome <- mask $ \restore -> do
-        (pool, lease) <- leaseFor client due r
+        (pool, lease) <- leaseFor client alone due r
         let c = leased lease
         again <- (> 0) <$> exchangesDone c
-        result <- try (restore (exchangeRendered settings c due r rendered (\response -> writeIORef begun True >> act response)))
+        detached <- newIORef False
+        let begin response = do
+              writeIORef begun True
+              -- One that speaks another protocol may do so for long, and takes no place from requests.
+              when (isJust (responseSwitched response)) (mask_ (detach pool lease >> writeIORef detached True))
+            give = readIORef detached >>= \gone -> if gone then connClose (httpConnection c) else discard pool lease
+        result <- try (restore (exchangeRendered settings c due r rendered (\response -> begin response >> act response)))
         case result of
-          Right (a, after) -> Right a <$ (if after == Kept then release pool lease else discard pool lease)
+          Right (a, after) -> Right a <$ (if after == Kept then release pool lease else give)
           Left e -> do
-            discard pool lease
+            give
             inAction <- readIORef begun
             case fromException e of
               Just (ClientError _ _ (NoAnswer _)) | again, repeatable, not inAction -> pure (Left ())
@@ -206,16 +220,16 @@ withResponse client due r act = case renderRequest r of
         _ -> True
 
 -- | A connection to the request's server: a kept one, or a new one. Masked.
-leaseFor :: Client -> Instant -> Request -> IO (Pool HttpConnection, Lease HttpConnection)
-leaseFor client due r = do
-  pool <- poolFor client (requestUrl r) `catch` \ScopeEnded -> failed Connecting ClientClosed
+leaseFor :: Client -> Bool -> Instant -> Request -> IO (Pool HttpConnection, Lease HttpConnection)
+leaseFor client alone due r = do
+  pool <- poolFor client alone (requestUrl r) `catch` \ScopeEnded -> failed Connecting ClientClosed
   limit <- min due <$> deadlineIn (clientQueueTime (clientSettings client))
   found <- try (acquire pool limit)
   case found of
     Right lease -> pure (pool, lease)
     -- The pool was idle for long, and was removed meanwhile.
     Left e
-      | Just PoolClosed <- fromException e -> leaseFor client due r
+      | Just PoolClosed <- fromException e -> leaseFor client alone due r
       | Just (ClientError _ phase cause) <- fromException e -> failed phase cause
       | Just why <- fromException e, isTimeout why -> failed Queueing TimedOut
       | otherwise -> throwIO e
@@ -225,14 +239,14 @@ leaseFor client due r = do
 -- Pools ------------------------------------------------------------------------------
 
 -- | The pool of a server. Its thread removes it when it has had no connection for as long as a connection is kept.
-poolFor :: Client -> Url -> IO (Pool HttpConnection)
-poolFor client url = do
+poolFor :: Client -> Bool -> Url -> IO (Pool HttpConnection)
+poolFor client alone url = do
   pools <- readIORef (clientPools client)
   entry <- maybe (enter =<< newEmptyMVar) pure (Map.lookup server pools)
   -- A thread that cannot be forked, or is killed, leaves 'Nothing'.
   readMVar entry >>= maybe (throwIO ScopeEnded) pure
   where
-    server = (urlSecure url, urlHost url, urlPort url, urlUnix url)
+    server = (urlSecure url, urlHost url, urlPort url, urlUnix url, alone)
     settings = clientSettings client
     enter new = mask_ $ do
       entry <- atomicModifyIORef' (clientPools client) $ \pools -> case Map.lookup server pools of
@@ -261,8 +275,9 @@ poolFor client url = do
           poolMaximalAge = maxBound,
           -- Before each use.
           poolValidateAfter = nanoseconds 0,
-          poolValidate = \c -> deadlineIn (nanoseconds 0) >>= \t -> (== Quiet) <$> idleUntil t c
+          poolValidate = fmap (== Quiet) . idleUntil longPast
         }
+    longPast = Instant 0
     connect due = (connectUrl settings due url >>= newHttpConnection) `catches` [Handler dialling, Handler broken]
     dialling e = connectFailed (NotConnected e)
     broken e = connectFailed (if isTimeout e then TimedOut else ConnectionBroken e)
@@ -274,6 +289,6 @@ clientCounts client = do
   pools <- readIORef (clientPools client)
   catMaybes <$> mapM counted (Map.toList pools)
   where
-    counted ((secure, host, port, file), entry) = do
+    counted ((secure, host, port, file, _), entry) = do
       pool <- join <$> tryReadMVar entry
       mapM (fmap ((,) (maybe (hostAndPort (Url host port Nothing B.empty secure)) id file)) . poolCounts) pool

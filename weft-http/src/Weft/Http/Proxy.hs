@@ -9,16 +9,21 @@
 --
 -- * /Choice./ The server with the fewest requests that this capability has under way, the next one in turn if several
 --   have. A server that could not be connected to, or that gave no answer, 'proxyMostFailures' times in a row is passed
---   over for 'proxyPause', as long as there are others.
+--   over for 'proxyPause'; so is one whose health checks fail ('proxyCheck'), until they pass again. If all are passed
+--   over, all are asked.
 -- * /Repetition./ If a server cannot be connected to, another one is asked, whatever the method: it got nothing. If it
 --   ends the connection without an answer, another one is asked only if the method is idempotent and the body is at
 --   hand (RFC 9110, 9.2.2). Each server is asked once at most.
 -- * /Bodies/ are passed on in pieces as they come, in both directions; a server is read from as fast as the client
---   takes them. A request's body of at most 64 KiB with a length is read before the server is asked.
+--   takes them. A request's body of at most 64 KiB with a length is read before the server is asked. A response whose
+--   body has come with its head is sent as one, when the connection to the server is free again.
+-- * /Upgrades/ (WebSockets) are passed on for requests of HTTP\/1.1 without a body, if the server answers 101 and names
+--   a protocol that was asked for. Then bytes are passed on in both directions; when the client ends its direction, so
+--   does the proxy, and when the server does, the connection ends. It also ends when both are silent for the client's
+--   timeout ('Weft.Http.setTimeout'). Upgrades to HTTP\/2 and TLS are not passed on.
 -- * /Fields./ Those that concern one connection (RFC 9110, 7.6.1), those that @Connection@ names and @Expect@ are
 --   dropped. The fields @X-Forwarded-For@, @X-Forwarded-Host@, @X-Forwarded-Proto@ and @Via@ are set; what the client
---   sent of the first three and of @Forwarded@ is dropped, since anybody can send it. @Host@ is the client's. An upgrade
---   is not passed on.
+--   sent of the first three and of @Forwarded@ is dropped, since anybody can send it. @Host@ is the client's.
 -- * /Errors./ 502 if there is no response that can be relied on, 503 if no connection to the server is free in time,
 --   504 if a time limit passes. If a response breaks off, so does that of the proxy.
 --
@@ -26,33 +31,42 @@
 --
 -- @since 0.1.0
 module Weft.Http.Proxy
-  ( withProxy,
-    proxyOver,
+  ( -- * Proxies
+    withProxy,
+    Proxy,
+    openProxy,
+    proxyApplication,
+    closeProxy,
+
+    -- * Settings
     ProxySettings (..),
     defaultProxySettings,
+    HealthCheck (..),
+    defaultHealthCheck,
+    ProxyHeader (..),
   )
 where
 
+import Control.Concurrent
 import Control.Exception
 import Control.Monad
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.ByteString.Builder (byteString)
-import qualified Data.ByteString.Char8 as C
 import qualified Data.CaseInsensitive as CI
 import Data.IORef
-import Data.List (sortOn)
+import GHC.Conc (labelThread)
 import Network.HTTP.Types
-import Network.HTTP.Types.Header
 import qualified Network.Wai as Wai
-import Weft.Core.Each
 import Weft.Duration
 import Weft.Http.Client hiding (request)
 import Weft.Http.Client.Render (isIdempotent)
-import Weft.Http.Parser.Bytes (trimBlanks)
-import Weft.Socket (SockAddr (..), hostAddress6ToTuple, hostAddressToTuple)
-import Weft.Sys (OwnRef, newOwnRef, readOwnRef, updateOwnRef)
-import Weft.Transport (Instant, deadlineIn, noDeadline)
+import Weft.Http.Proxy.Fields
+import Weft.Http.Proxy.Servers
+import Weft.Http.Proxy.Tunnel
+import Weft.Http.ProxyProtocol
+import Weft.Timer (sleep)
+import Weft.Transport (Connection, deadlineIn, noDeadline)
 
 -- | Settings of a proxy. Begin with 'defaultProxySettings'.
 data ProxySettings = ProxySettings
@@ -62,78 +76,89 @@ data ProxySettings = ProxySettings
     proxyMostFailures :: !Int,
     -- | For how long.
     proxyPause :: !Duration,
+    -- | How each server is checked, if at all.
+    proxyCheck :: !(Maybe HealthCheck),
+    -- | Whether servers are told the address of the client by a header of the PROXY protocol, and which. Each request
+    -- then has a connection of its own. Not for @https@: there the header would have to come before the handshake.
+    proxyHeader :: !(Maybe ProxyHeader),
     -- | Called for each failure of a server, with its URL.
-    proxyOnFailure :: Url -> ClientError -> IO ()
+    proxyOnFailure :: Url -> ClientError -> IO (),
+    -- | Called when checks have begun to fail at a server, or to pass again ('True'), with its URL.
+    proxyOnCheck :: Url -> Bool -> IO ()
   }
 
 -- | 256 connections to each server; five seconds to connect; a server that failed three times in a row is passed over
--- for ten seconds.
+-- for ten seconds; no checks, and no PROXY protocol.
 defaultProxySettings :: ProxySettings
 defaultProxySettings =
   ProxySettings
     { proxyClient = defaultClientSettings {clientMostPerServer = 256, clientConnectTime = seconds 5},
       proxyMostFailures = 3,
       proxyPause = seconds 10,
-      proxyOnFailure = \_ _ -> pure ()
+      proxyCheck = Nothing,
+      proxyHeader = Nothing,
+      proxyOnFailure = \_ _ -> pure (),
+      proxyOnCheck = \_ _ -> pure ()
     }
 
--- | A server that requests are passed on to.
-data Upstream = Upstream
-  { upstreamUrl :: !Url,
-    -- | The requests that a capability has under way with it, and their number so far. Written by the capability's
-    -- threads.
-    upstreamLoad :: !(Each (OwnRef Load)),
-    -- | Failures in a row, and until when it is passed over. Written when a server fails, and when one that had failed
-    -- answers; read by each request.
-    upstreamHealth :: !(IORef Health)
+-- | An open proxy.
+data Proxy = Proxy
+  { -- | The application that passes requests on.
+    proxyApplication :: Wai.Application,
+    -- | Ends the checks, and waits for their threads. Requests may go on.
+    closeProxy :: IO ()
   }
 
-data Load = Load !Int !Int
-
-data Health = Health !Int !(Maybe Instant)
-
 -- | Run an action with an application that passes requests on to these servers. The paths of the URLs do not matter. At
--- the end of the action, the connections to the servers are closed.
+-- the end of the action, the checks end and the connections to the servers are closed.
 withProxy :: ProxySettings -> [Url] -> (Wai.Application -> IO a) -> IO a
-withProxy settings urls act = withClient (proxyClient settings) $ \client -> proxyOver settings client urls >>= act
+withProxy settings urls act = withClient (proxyClient settings) $ \client ->
+  bracket (openProxy settings client urls) closeProxy (act . proxyApplication)
 
--- | An application that passes requests on to these servers, over the connections of a client: several proxies can
--- share one, and one that is not used any more need not be closed. 'proxyClient' has no meaning here.
-proxyOver :: ProxySettings -> Client -> [Url] -> IO Wai.Application
-proxyOver settings client urls = do
-  upstreams <- forM urls $ \u -> Upstream u <$> newEach (newOwnRef (Load 0 0)) <*> newIORef (Health 0 Nothing)
-  pure (proxied settings client upstreams)
+-- | A proxy for these servers, over the connections of a client: several can share one. 'proxyClient' has a meaning for
+-- upgrades only. One without checks need not be closed.
+openProxy :: ProxySettings -> Client -> [Url] -> IO Proxy
+openProxy settings client urls = do
+  upstreams <- mapM newUpstream urls
+  Proxy (proxied settings client upstreams) <$> maybe (pure (pure ())) (checking settings client upstreams) (proxyCheck settings)
 
 proxied :: ProxySettings -> Client -> [Upstream] -> Wai.Application
 proxied settings client upstreams request respond = do
   body <- bodyOf request
-  candidates <- inOrder upstreams
-  go body candidates
+  (turn, candidates) <- inOrder upstreams
+  go body turn candidates
   where
-    go body candidates = case candidates of
+    go body turn candidates = case candidates of
       [] -> respond (failure badGateway502)
       upstream : others -> do
         started <- newIORef False
-        let asked = Request (Wai.requestMethod request) (upstreamUrl upstream) {urlPath = target} (forwardedFields request) body
-        outcome <- try . counted upstream . withResponse client noDeadline asked $ \response -> do
+        let asked = Request (Wai.requestMethod request) (upstreamUrl upstream) {urlPath = target} fields body
+        outcome <- try . counted turn upstream . withResponseAfter client prefix noDeadline asked $ \response -> do
           writeIORef started True
-          healthy upstream
-          respond (passedBack response)
+          answered upstream
+          whole <- responseWhole response
+          case responseSwitched response of
+            Just server -> Sent <$> respond (switchedTo (proxyClient settings) response server)
+            Nothing -> maybe (Sent <$> respond (passedBack response)) (pure . Whole . builtFrom response) whole
         case outcome of
-          Right received -> pure received
+          Right (Sent received) -> pure received
+          Right (Whole response) -> respond response
           Left e -> do
             under <- readIORef started
             case fromException e of
               -- Behind the response's first bytes there is nothing but to break it off.
-              Just failed | under -> proxyOnFailure settings (upstreamUrl upstream) failed >> throwIO e
-              Just failed@(ClientError _ phase cause) -> do
+              Just why | under -> proxyOnFailure settings (upstreamUrl upstream) why >> throwIO e
+              Just why@(ClientError _ phase cause) -> do
                 let blamed = isBlamed phase cause
-                when blamed (unhealthy settings upstream) >> proxyOnFailure settings (upstreamUrl upstream) failed
+                when blamed (failed passing upstream) >> proxyOnFailure settings (upstreamUrl upstream) why
                 if blamed && mayRepeat body phase cause && not (null others)
-                  then go body others
+                  then go body turn others
                   else respond (failure (statusOf phase cause))
               Nothing -> throwIO e
     target = Wai.rawPathInfo request <> Wai.rawQueryString request
+    fields = forwardedFields request (askedUpgrades request)
+    prefix = maybe B.empty (\version -> proxyHeaderFor version (Just (Wai.remoteHost request))) (proxyHeader settings)
+    passing = Passing (proxyMostFailures settings) (proxyPause settings)
     mayRepeat body phase cause = case (phase, cause) of
       (Connecting, _) -> True
       (_, NoAnswer _) -> isIdempotent (Wai.requestMethod request) && atHand body
@@ -141,6 +166,9 @@ proxied settings client upstreams request respond = do
     atHand body = case body of
       StreamBody _ _ -> False
       _ -> True
+
+-- | What came of a request: a response that was sent while it came, or one that is at hand.
+data Outcome = Sent !Wai.ResponseReceived | Whole !Wai.Response
 
 -- | Whether an error speaks against the server.
 isBlamed :: Phase -> Cause -> Bool
@@ -159,37 +187,36 @@ statusOf phase cause = case (phase, cause) of
 failure :: Status -> Wai.Response
 failure status = Wai.responseLBS status [(hContentType, "text/plain; charset=utf-8"), (hCacheControl, "no-store")] mempty
 
--- Servers ----------------------------------------------------------------------------
+-- Checks -----------------------------------------------------------------------------
 
--- | The servers in the order in which they are asked.
-inOrder :: [Upstream] -> IO [Upstream]
-inOrder upstreams = do
-  t <- deadlineIn (nanoseconds 0)
-  ranked <- forM upstreams $ \upstream -> do
-    Load busy total <- readOwnRef =<< own (upstreamLoad upstream)
-    Health _ until' <- readIORef (upstreamHealth upstream)
-    pure ((maybe False (> t) until', busy, total), upstream)
-  pure (map snd (sortOn fst ranked))
+-- | Check servers until the action that is returned is run.
+checking :: ProxySettings -> Client -> [Upstream] -> HealthCheck -> IO (IO ())
+checking settings client upstreams check = mask_ $ do
+  ends <- forM upstreams $ \upstream -> do
+    ended <- newEmptyMVar
+    thread <- forkFinally (forever (checkOnce settings client check upstream >> sleep (checkInterval check))) (const (putMVar ended ()))
+    labelThread thread ("Weft.Http.Proxy: checks of " <> showUrl (upstreamUrl upstream))
+    pure (thread, ended)
+  pure (mapM_ (killThread . fst) ends >> mapM_ (readMVar . snd) ends)
 
--- | Run a request to a server.
-counted :: Upstream -> IO a -> IO a
-counted upstream act = mask $ \restore -> do
-  load <- own (upstreamLoad upstream)
-  _ <- updateOwnRef load (\(Load busy total) -> Load (busy + 1) (total + 1))
-  restore act `finally` updateOwnRef load (\(Load busy total) -> Load (busy - 1) total)
+checkOnce :: ProxySettings -> Client -> HealthCheck -> Upstream -> IO ()
+checkOnce settings client check upstream = do
+  due <- deadlineIn (checkInterval check)
+  outcome <- try (withResponseAfter client prefix due asked (pure . passes . responseStatus))
+  let verdict = case outcome of
+        Right passed -> Just passed
+        -- Nothing was asked.
+        Left (ClientError _ Queueing _) -> Nothing
+        Left (ClientError _ _ ClientClosed) -> Nothing
+        Left _ -> Just False
+  changed <- maybe (pure Nothing) (noteCheck check upstream) verdict
+  forM_ changed (proxyOnCheck settings (upstreamUrl upstream))
+  where
+    asked = Request methodGet (upstreamUrl upstream) {urlPath = checkPath check} [(hUserAgent, "weft")] EmptyBody
+    prefix = maybe B.empty (`proxyHeaderFor` Nothing) (proxyHeader settings)
+    passes status = statusIsSuccessful status || statusIsRedirection status
 
-healthy :: Upstream -> IO ()
-healthy upstream = do
-  Health failures _ <- readIORef (upstreamHealth upstream)
-  when (failures > 0) (atomicWriteIORef (upstreamHealth upstream) (Health 0 Nothing))
-
-unhealthy :: ProxySettings -> Upstream -> IO ()
-unhealthy settings upstream = do
-  pause <- deadlineIn (proxyPause settings)
-  atomicModifyIORef' (upstreamHealth upstream) $ \(Health failures before) ->
-    (Health (failures + 1) (if failures + 1 >= proxyMostFailures settings then Just pause else before), ())
-
--- Requests ---------------------------------------------------------------------------
+-- Bodies -----------------------------------------------------------------------------
 
 -- | The body of a request. A short one is read first.
 bodyOf :: Wai.Request -> IO RequestBody
@@ -203,29 +230,6 @@ bodyOf request = case Wai.requestBodyLength request of
     next = Wai.getRequestBodyChunk request
     pieces = next >>= \piece -> if B.null piece then pure [] else (piece :) <$> pieces
 
--- | The fields of a request for the server.
-forwardedFields :: Wai.Request -> [Header]
-forwardedFields request = filter ((`notElem` dropped) . fst) (endToEnd (Wai.requestHeaders request)) <> new
-  where
-    dropped = ["Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "Proxy", hHost, hExpect, hContentLength]
-    new =
-      [("X-Forwarded-For", address) | Just address <- [addressOf (Wai.remoteHost request)]]
-        -- HTTP/2 has the host in a field of its own.
-        <> concat [[(hHost, host), ("X-Forwarded-Host", host)] | Just host <- [Wai.requestHeaderHost request]]
-        <> [("X-Forwarded-Proto", if Wai.isSecure request then "https" else "http"), (hVia, version <> " weft")]
-    HttpVersion major minor = Wai.httpVersion request
-    version = C.pack (if major == 1 then show major <> "." <> show minor else show major)
-
--- | The client's address; 'Nothing' for Unix sockets.
-addressOf :: SockAddr -> Maybe ByteString
-addressOf address = case address of
-  SockAddrInet _ host | (a, b, c, d) <- hostAddressToTuple host -> Just (C.intercalate "." (map (C.pack . show) [a, b, c, d]))
-  SockAddrInet6 _ _ host _ -> case hostAddress6ToTuple host of
-    -- An IPv4 address of a socket for both.
-    (0, 0, 0, 0, 0, 0xffff, high, low) -> Just (C.intercalate "." [C.pack (show n) | word <- [high, low], n <- [word `div` 256, word `mod` 256]])
-    _ -> Just (C.takeWhile (/= ']') (C.drop 1 (C.pack (show (SockAddrInet6 0 0 host 0)))))
-  _ -> Nothing
-
 -- | The response for the client.
 passedBack :: Response -> Wai.Response
 passedBack response = Wai.responseStream (responseStatus response) (endToEnd (responseFields response)) $ \write flush ->
@@ -234,9 +238,16 @@ passedBack response = Wai.responseStream (responseStatus response) (endToEnd (re
         unless (B.null piece) (write (byteString piece) >> flush >> go)
    in go
 
--- | The fields that do not concern one connection only (RFC 9110, 7.6.1).
-endToEnd :: [Header] -> [Header]
-endToEnd fields = filter (\(name, _) -> name `notElem` hopByHop && name `notElem` named) fields
+-- | The response for the client, of which this is the body.
+builtFrom :: Response -> ByteString -> Wai.Response
+builtFrom response = Wai.responseBuilder (responseStatus response) (endToEnd (responseFields response)) . byteString
+
+-- | The response to a client that speaks another protocol from now on, as does the server.
+switchedTo :: ClientSettings -> Response -> Connection -> Wai.Response
+switchedTo settings response server = Wai.responseRaw talk (Wai.responseLBS status fields mempty)
   where
-    named = [CI.mk (trimBlanks option) | (name, value) <- fields, name == hConnection, option <- C.split ',' value]
-    hopByHop = [hConnection, "Keep-Alive", "Proxy-Connection", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Authentication-Info", hTE, hTrailer, hTransferEncoding, hUpgrade]
+    status = responseStatus response
+    fields = switchedFields (responseFields response)
+    talk receive send = do
+      send (B.concat (["HTTP/1.1 101 ", statusMessage status, "\r\n"] <> concat [[CI.original name, ": ", value, "\r\n"] | (name, value) <- fields] <> ["\r\n"]))
+      tunnel settings server receive send

@@ -2,27 +2,34 @@
 
 -- |
 -- The PROXY protocol, versions 1 and 2: a header at the beginning of a connection, by which a proxy passes on the
--- address of its client (HAProxy's proxy-protocol.txt). The parser is pure, total and incremental.
+-- address of its client (HAProxy's proxy-protocol.txt). Reading: the parser is pure, total and incremental. Writing:
+-- pure.
 --
 -- @since 0.1.0
 module Weft.Http.ProxyProtocol
-  ( readProxyHeader,
+  ( -- * Reading
+    readProxyHeader,
+
+    -- * Writing
+    ProxyHeader (..),
+    proxyHeaderFor,
   )
 where
 
-import Data.Bits (shiftL, (.&.), (.|.))
+import Data.Bits (shiftL, shiftR, (.&.), (.|.))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import qualified Data.ByteString.Unsafe as B
 import Data.Char (isDigit)
-import Data.Word (Word16, Word32)
+import Data.Word (Word16, Word32, Word8)
+import Numeric (showHex)
 import Weft.Http.Parser.Bytes (hexDigit)
 import Weft.Http.Settings (ProxyProtocol (..))
 import Weft.Socket
 
 -- | The result of parsing the beginning of a connection.
-data ProxyHeader
+data Found
   = -- | More bytes are needed to decide.
     Partial
   | -- | There is no such header.
@@ -50,7 +57,7 @@ readProxyHeader mode receive = go B.empty
       Announced peer n -> pure (Just (peer, B.drop n have))
 
 -- | Parse the header at the beginning of a string.
-parseProxyHeader :: ByteString -> ProxyHeader
+parseProxyHeader :: ByteString -> Found
 parseProxyHeader bytes
   | B.take 6 bytes == "PROXY " = version1 bytes
   | B.take 12 bytes == signature = version2 bytes
@@ -61,7 +68,7 @@ signature :: ByteString
 signature = "\r\n\r\n\0\r\nQUIT\n"
 
 -- | Version 1: a line of at most 107 bytes.
-version1 :: ByteString -> ProxyHeader
+version1 :: ByteString -> Found
 version1 bytes = case B.breakSubstring "\r\n" (B.take 107 bytes) of
   (line, end)
     | B.null end -> if B.length bytes >= 107 then Malformed else Partial
@@ -109,7 +116,7 @@ ipv6 text = case B.breakSubstring "::" text of
       _ -> Nothing
 
 -- | Version 2: sixteen bytes, addresses, and extensions, which are skipped.
-version2 :: ByteString -> ProxyHeader
+version2 :: ByteString -> Found
 version2 bytes
   | B.length bytes < 16 = Partial
   | at 12 .&. 0xf0 /= 0x20 || at 12 .&. 0x0f > 1 || size > maxSize = Malformed
@@ -132,3 +139,36 @@ version2 bytes
     word32 :: Int -> Word32
     word32 i = (fromIntegral (word16 i) `shiftL` 16) .|. fromIntegral (word16 (i + 2))
     maxSize = 4096
+
+-- Writing ----------------------------------------------------------------------------
+
+-- | The version of a header that is sent.
+data ProxyHeader
+  = -- | A line of text.
+    ProxyVersion1
+  | -- | Binary.
+    ProxyVersion2
+  deriving (Eq, Show)
+
+-- | The header for a connection that is made for a client, or by the proxy itself (a health check). The address that the
+-- client has connected to, which applications do not know, is given as @0.0.0.0@ or @::@ with port 0. A client over a
+-- Unix socket has no address that the header could have.
+proxyHeaderFor :: ProxyHeader -> Maybe SockAddr -> ByteString
+proxyHeaderFor version client = case (version, client) of
+  (ProxyVersion1, Just (SockAddrInet p host))
+    | (a, b, c, d) <- hostAddressToTuple host -> line "TCP4" (C.intercalate "." (map text [a, b, c, d])) "0.0.0.0" p
+  (ProxyVersion1, Just (SockAddrInet6 p _ host _)) -> line "TCP6" (groups (hostAddress6ToTuple host)) "::" p
+  (ProxyVersion1, _) -> "PROXY UNKNOWN\r\n"
+  (ProxyVersion2, Nothing) -> binary 0x20 0 []
+  (ProxyVersion2, Just (SockAddrInet p host))
+    | (a, b, c, d) <- hostAddressToTuple host -> binary 0x21 0x11 ([a, b, c, d] <> replicate 4 0 <> two (fromIntegral p) <> [0, 0])
+  (ProxyVersion2, Just (SockAddrInet6 p _ host _))
+    | (a, b, c, d, e, f, g, h) <- hostAddress6ToTuple host -> binary 0x21 0x21 (concatMap two [a, b, c, d, e, f, g, h] <> replicate 16 0 <> two (fromIntegral p) <> [0, 0])
+  (ProxyVersion2, Just _) -> binary 0x21 0 []
+  where
+    line family from to port = B.concat ["PROXY ", family, " ", from, " ", to, " ", text port, " 0\r\n"]
+    text n = C.pack (show n)
+    groups (a, b, c, d, e, f, g, h) = C.intercalate ":" [C.pack (showHex n "") | n <- [a, b, c, d, e, f, g, h]]
+    binary command family addresses = signature <> B.pack ([command, family] <> two (fromIntegral (length addresses)) <> addresses)
+    two :: Word16 -> [Word8]
+    two n = [fromIntegral (n `shiftR` 8), fromIntegral n]

@@ -12,6 +12,7 @@ import qualified Data.ByteString.Char8 as C
 import Data.IORef
 import Data.List (nub, sort)
 import Network.HTTP.Types
+import qualified Network.Wai as Wai
 import Peer
 import Spec.Servers
 import Test.Tasty
@@ -138,6 +139,91 @@ tests =
                   if B.null piece then pure n else putMVar turn (n + 1) >> go (n + 1)
             go 0
           n @?= 20,
+      testCase "a response that came whole frees its connection before the client has taken it" $ do
+        let settings = defaultProxySettings {proxyClient = (proxyClient defaultProxySettings) {clientMostPerServer = 1}}
+        withPeer (answering "whole") $ \port -> withProxy settings [url port "/"] $ \application -> do
+          -- The first client takes its response only when the second one has its own.
+          second <- newEmptyMVar
+          let slowly request' respond = application request' $ \response -> do
+                when (Wai.rawPathInfo request' == "/first") (within (readMVar second))
+                respond response
+          withApplicationSettings (setOnException (\_ _ -> pure ()) defaultSettings) (pure slowly) $ \own -> withClient defaultClientSettings $ \client -> do
+            due <- soon
+            first <- newEmptyMVar
+            void (forkFinally (answerBody <$> request client due (getRequest (url own "/first"))) (putMVar first))
+            (answerBody <$> request client due (getRequest (url own "/second"))) `gives` "whole"
+            putMVar second ()
+            within (takeMVar first) >>= either throwIO (@?= "whole"),
+      testCase "health checks: a server that fails them is passed over, and is asked again when it passes" $ do
+        well <- newIORef True
+        changes <- newChan
+        paths <- newIORef []
+        let checked name _ c = forever $ do
+              h <- hearRequest c
+              fine <- if name == "a" then readIORef well else pure True
+              when (name == "a") (atomicModifyIORef' paths (\ps -> (C.takeWhile (/= '\r') h : ps, ())))
+              say c $ case C.words h of
+                _ : "/health?x" : _ -> "HTTP/1.1 " <> (if fine then "204 Fine\r\n\r\n" else "500 No\r\nContent-Length: 0\r\n\r\n")
+                _ -> "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n" <> name
+            check = (defaultHealthCheck "/health?x") {checkInterval = milliseconds 50, checkMostFailures = 2, checkSuccesses = 2}
+        withPeer (checked "a") $ \a -> withPeer (checked "b") $ \b ->
+          proxying defaultProxySettings {proxyCheck = Just check, proxyOnCheck = \u now -> writeChan changes (urlPort u, now)} [a, b] $ \client u -> do
+            due <- soon
+            let names = nub . sort <$> replicateM 12 (answerBody <$> request client due (getRequest (u "/")))
+            names `gives` ["a", "b"]
+            writeIORef well False
+            within (readChan changes) `gives` (show a, False)
+            names `gives` ["b"]
+            writeIORef well True
+            within (readChan changes) `gives` (show a, True)
+            names `gives` ["a", "b"]
+        ps <- readIORef paths
+        assertBool (show (take 3 ps)) ("GET /health?x HTTP/1.1" `elem` ps)
+        -- The checks end with the proxy.
+        threadDelay 300000
+        (length <$> readIORef paths) `gives` length ps,
+      testCase "health checks: if all fail, all are asked" $ do
+        changes <- newChan
+        let check = (defaultHealthCheck "/") {checkInterval = milliseconds 50, checkMostFailures = 1}
+        withPeer (\_ c -> forever (hearRequest c >> say c "HTTP/1.1 404 No\r\nContent-Length: 2\r\n\r\nno")) $ \a ->
+          proxying defaultProxySettings {proxyCheck = Just check, proxyOnCheck = \_ now -> writeChan changes now} [a] $ \client u -> do
+            within (readChan changes) `gives` False
+            due <- soon
+            (answerBody <$> request client due (getRequest (u "/"))) `gives` "no",
+      testCase "the PROXY protocol: nginx hears the client's address, by both versions" . withNginx $ \nginx ->
+        forM_ [ProxyVersion1, ProxyVersion2] $ \version -> proxying defaultProxySettings {proxyHeader = Just version} [nginxAnnouncedPort nginx] $ \client u -> do
+          due <- soon
+          replicateM_ 3 ((answerBody <$> request client due (getRequest (u "/announced"))) `gives` "127.0.0.1"),
+      testCase "the PROXY protocol, byte by byte: a connection for each request, and checks that name no client" $ do
+        heard <- newChan
+        let signature = "\r\n\r\n\0\r\nQUIT\n"
+            -- The signature of version 2 has an empty line.
+            hearAnnounced c = do
+              begin <- hearBytes c 12
+              more <- if begin == signature then hearBytes c 4 >>= \more -> (more <>) <$> hearBytes c (fromIntegral (B.last more)) else pure ""
+              ((begin <> more) <>) <$> hearRequest c
+            script _ c = do
+              h <- hearAnnounced c
+              writeChan heard h
+              say c "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
+              void (hearRequest c)
+              writeChan heard "a second request"
+            headers settings = withPeer script $ \port -> proxying settings [port] $ \client u -> do
+              due <- soon
+              replicateM 2 ((answerBody <$> request client due (getRequest (u "/"))) `gives` "hi" >> within (readChan heard))
+        texts <- headers defaultProxySettings {proxyHeader = Just ProxyVersion1}
+        forM_ texts $ \text -> do
+          let (line, rest) = C.break (== '\r') text
+          take 4 (C.words line) @?= ["PROXY", "TCP4", "127.0.0.1", "0.0.0.0"]
+          assertBool (show text) ("\r\nGET / HTTP/1.1\r\n" `B.isPrefixOf` rest)
+        binaries <- headers defaultProxySettings {proxyHeader = Just ProxyVersion2}
+        forM_ binaries $ \binary -> do
+          B.take 24 binary @?= signature <> B.pack [0x21, 0x11, 0, 12, 127, 0, 0, 1, 0, 0, 0, 0]
+          assertBool (show binary) ("GET / HTTP/1.1\r\n" `B.isPrefixOf` B.drop 28 binary)
+        forM_ [(ProxyVersion1, "PROXY UNKNOWN\r\n"), (ProxyVersion2, "\r\n\r\n\0\r\nQUIT\n\x20\0\0\0")] $ \(version, begin) ->
+          withPeer script $ \port -> proxying defaultProxySettings {proxyHeader = Just version, proxyCheck = Just (defaultHealthCheck "/check")} [port] $ \_ _ -> do
+            h <- within (readChan heard)
+            assertBool (show h) ((begin <> "GET /check HTTP/1.1\r\n") `B.isPrefixOf` h),
       testCase "requests that are interrupted leave no descriptor" $ do
         let drip _ c = forever $ do
               void (hearRequest c)

@@ -21,8 +21,8 @@ import Test.Tasty.HUnit
 import Weft.Test.Peer (eventually)
 import Weft.Test.Skip (skip)
 
--- | Its ports, the folder that it serves, and an action that restarts it.
-data Nginx = Nginx {nginxPort :: Int, nginxTlsPort :: Int, nginxFolder :: FilePath, nginxRestart :: IO ()}
+-- | Its ports, the third for connections with a header of the PROXY protocol, the folder that it serves, and an action that restarts it.
+data Nginx = Nginx {nginxPort :: Int, nginxTlsPort :: Int, nginxAnnouncedPort :: Int, nginxFolder :: FilePath, nginxRestart :: IO ()}
 
 -- | Run a test with nginx, if it is installed.
 withNginx :: (Nginx -> IO ()) -> IO ()
@@ -35,17 +35,18 @@ withNginx act = do
       when (code /= ExitSuccess) (assertFailure why)
       port <- freePort
       tlsPort <- freePort
+      announcedPort <- freePort
       createDirectory (folder </> "up")
-      writeFile (folder </> "configuration") (configuration port tlsPort folder)
+      writeFile (folder </> "configuration") (configuration port tlsPort announcedPort folder)
       let start = do
             p <- spawned folder program ["-c", folder </> "configuration"]
             p <$ eventually "nginx does not listen" (listens tlsPort)
       process <- start >>= newIORef
       let stop = readIORef process >>= \p -> terminateProcess p >> void (waitForProcess p)
-      act (Nginx port tlsPort folder (stop >> start >>= writeIORef process)) `finally` stop
+      act (Nginx port tlsPort announcedPort folder (stop >> start >>= writeIORef process)) `finally` stop
 
-configuration :: Int -> Int -> FilePath -> String
-configuration port tlsPort folder =
+configuration :: Int -> Int -> Int -> FilePath -> String
+configuration port tlsPort announcedPort folder =
   unlines
     [ "daemon off; master_process off; pid " <> folder <> "/pid; error_log " <> folder <> "/errors crit;",
       "events { worker_connections 1024; }",
@@ -53,11 +54,12 @@ configuration port tlsPort folder =
       "  access_log off; client_max_body_size 100m;",
       unlines ["  " <> kind <> "_temp_path " <> folder <> "/" <> kind <> ";" | kind <- ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]],
       "  server {",
-      "    listen 127.0.0.1:" <> show port <> "; listen unix:" <> folder <> "/socket; listen 127.0.0.1:" <> show tlsPort <> " ssl;",
+      "    listen 127.0.0.1:" <> show port <> "; listen unix:" <> folder <> "/socket; listen 127.0.0.1:" <> show tlsPort <> " ssl; listen 127.0.0.1:" <> show announcedPort <> " proxy_protocol;",
       "    ssl_certificate " <> folder <> "/cert.pem; ssl_certificate_key " <> folder <> "/key.pem;",
       "    root " <> folder <> ";",
       "    location /up/ { dav_methods PUT; }",
       "    location = /pong { return 200 'Pong!'; }",
+      "    location = /announced { return 200 '$proxy_protocol_addr'; }",
       "    location = /gone { return 204; }",
       "    location = /fields { return 200 '$request_method $http_host $http_connection $http_x_forwarded_for $http_x_forwarded_proto $http_x_forwarded_host $http_via $http_forwarded $http_x_own $http_x_named $http_te'; }",
       "    location = /count { return 200 $connection_requests; }",

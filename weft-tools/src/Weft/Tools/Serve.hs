@@ -31,6 +31,7 @@ import Weft.Backend (Choice (..), backendChoice, preferBackend)
 import Weft.Duration (seconds, toSeconds)
 import Weft.Http hiding (Settings)
 import qualified Weft.Http as Http
+import Weft.Http.Client (Url (..))
 import Weft.Socket (SockAddr (..), Socket)
 import Weft.Timer (within)
 import Weft.Tls (replaceCertificates, servedNames)
@@ -47,7 +48,7 @@ import Weft.Tools.Serve.Settings
 import Weft.Tools.Serve.Site
 import Weft.Tools.Serve.Stack
 import Weft.Tools.Serve.Systemd
-import Weft.Tools.Serve.Values (Listen, overlap)
+import Weft.Tools.Serve.Values (Listen, ProxyRule (..), overlap)
 import Weft.Watchdog (setWatchdog)
 
 -- | The subcommand. The argument is true if a shell asks for completions.
@@ -223,6 +224,8 @@ inconsistent sources =
   concat
     [ ["no folder: give weft serve DIR, or 'folder' in the configuration file" | isNothing (folder settings), null (proxies settings), Map.null hosts],
       ["hosts." <> name <> ": no folder, no redirect, and no proxy" | (name, s) <- Map.toList hosts, isNothing (folder s), null (redirects s), null (proxies s)],
+      ["--proxy-send needs servers without TLS: the header would have to come before the handshake" | s <- settings : Map.elems hosts, isJust (proxySend s), any (any urlSecure . proxyServers) (proxies s)],
+      ["--proxy-check needs --proxy, whose servers are checked" | isJust (proxyCheckPath settings), all (null . proxies) (settings : Map.elems hosts)],
       ["--https-redirect needs a certificate, as there is no HTTPS without one: --certificate, --key" | null (certificatesOf sources), redirecting],
       ["--client-ca needs a certificate, as without HTTPS no client shows its own: --certificate, --key" | null (certificatesOf sources), isJust (clientCa settings)],
       ["--client-ca-optional needs --client-ca, with the authorities of those certificates that clients may have" | clientCaOptional settings, isNothing (clientCa settings)],

@@ -27,6 +27,8 @@ import System.Process
 import System.Timeout (timeout)
 import Test.Tasty.HUnit
 import Weft.Http hiding (run)
+import Weft.Http.Client (Url (..))
+import Weft.Http.Proxy (defaultProxySettings, withProxy)
 import Weft.Test.Skip (needProgram)
 
 -- | The tests by the names that "Libraries" lists.
@@ -36,6 +38,7 @@ tests =
     ("many at once", many),
     ("messages and silence for longer than the time of clients", quiet),
     ("closed by either side, and gone", closed),
+    ("through the reverse proxy: messages of any kind, refusals and ends", proxied),
     ("gone while a program runs that was started meanwhile", gone),
     ("over HTTP/2, by python3-h2", tunnelled),
     ("a browser: fetch, connections kept, WebSockets", withFolder (browsed Nothing)),
@@ -71,6 +74,11 @@ client port path act = timeout 30000000 (W.runClient "127.0.0.1" port path act) 
 
 echoes :: Assertion
 echoes = serving 10 $ \port connections -> do
+  talking port
+  eventually "no connection is left" ((== 0) <$> connections)
+
+talking :: Int -> Assertion
+talking port = do
   client port "/" $ \connection -> do
     forM_ [0, 1, 125, 126, 65535, 65536, 1048576] $ \n -> do
       let bytes = LC.take n (LC.cycle "some bytes, \0 and \255 among them; ")
@@ -85,7 +93,6 @@ echoes = serving 10 $ \port connections -> do
     forM_ [1 .. 1000 :: Int] $ \i -> W.receiveData connection >>= (@?= C.pack (show i))
   refused <- try (client port "/refuse" (const (pure ()))) :: IO (Either W.HandshakeException ())
   either (const (pure ())) (const (assertFailure "it was let in")) refused
-  eventually "no connection is left" ((== 0) <$> connections)
 
 many :: Assertion
 many = serving 10 $ \port connections -> do
@@ -117,6 +124,21 @@ closed = serving 10 $ \port connections -> do
   -- Gone without a word.
   forM_ [1 .. 50 :: Int] $ \_ -> client port "/" (\connection -> W.sendTextData connection ("one" :: C.ByteString))
   eventually "no connection is left" ((== 0) <$> connections)
+
+-- | What is said through the proxy is what is said without: the server's refusal, its close and its code too.
+proxied :: Assertion
+proxied = serving 10 $ \behind connections ->
+  withProxy defaultProxySettings [Url "127.0.0.1" (show behind) Nothing "/" False] $ \application ->
+    withServer (setTimeout 10 (setHost "127.0.0.1" (setPort 0 defaultSettings))) application $ \server -> do
+      let port = portIn (serverAddress server)
+      talking port
+      end <- try (client port "/close" (forever . W.receiveDataMessage)) :: IO (Either W.ConnectionException ())
+      end @?= Left (W.CloseRequest 4000 "bye")
+      flip mapConcurrently_ [1 .. 50 :: Int] $ \k -> client port "/" $ \connection -> forM_ [1 .. 20 :: Int] $ \i -> do
+        W.sendTextData connection (C.pack (show (k, i)))
+        W.receiveData connection >>= (@?= C.pack (show (k, i)))
+      eventually "no connection to the proxy is left" ((== 0) <$> serverConnections server)
+      eventually "no connection is left" ((== 0) <$> connections)
 
 -- | A client's descriptor is in a program of another test, which does not keep its connection.
 gone :: Assertion

@@ -7,6 +7,8 @@ module Weft.Http.Parser.ResponseBody
     advance,
     Progress (..),
     endsWithConnection,
+    takeWhole,
+    wantedFor,
   )
 where
 
@@ -39,6 +41,19 @@ placeFor framing = case framing of
 -- | Whether the end of the connection is the end of the body. Otherwise it cuts the body off.
 endsWithConnection :: Place -> Bool
 endsWithConnection place = place == ToTheEnd
+
+-- | At the beginning of a body with a length: all of it, if the string has it, and what is behind it.
+takeWhole :: Place -> ByteString -> Maybe (ByteString, ByteString)
+takeWhole place bytes = case place of
+  Remaining n | B.length bytes >= n -> Just (B.splitAt n bytes)
+  _ -> Nothing
+
+-- | How many bytes to ask a connection for: 32 KiB, or what is left of a body with a length, up to 64 KiB. One byte more
+-- than is left: a result without that byte shows that the kernel has nothing else.
+wantedFor :: Place -> Int
+wantedFor place = case place of
+  Remaining n | n >= 32768 -> min 65536 (n + 1)
+  _ -> 32768
 
 -- | What the received bytes are.
 data Progress

@@ -195,10 +195,14 @@ sendBody run body = case body of
 -- | Receive something before the limit; empty at the end of the stream. A receive that need not wait takes no notice of
 -- its deadline, so that a server that sends without a pause could go on for ever: the clock is read here.
 receive :: Run -> Phase -> Instant -> IO ByteString
-receive run phase limit = do
+receive = receiveUpTo 32768
+
+-- | 'receive' for so many bytes.
+receiveUpTo :: Int -> Run -> Phase -> Instant -> IO ByteString
+receiveUpTo most run phase limit = do
   t <- deadlineIn (nanoseconds 0)
   when (t >= limit) (fails run phase TimedOut)
-  connReceive (httpConnection (runConnection run)) limit 32768 `catch` \e -> fails run phase (if isTimeout e then TimedOut else ConnectionBroken e)
+  connReceive (httpConnection (runConnection run)) limit most `catch` \e -> fails run phase (if isTimeout e then TimedOut else ConnectionBroken e)
 
 -- | The head of the final response, before the limit. The action is run for each 100 (Continue).
 awaitHead :: Run -> Rendered -> Instant -> IO () -> IO ResponseHead
@@ -213,11 +217,14 @@ awaitHead run rendered limit continue = go (0 :: Int) start
         ResponseComplete h -> do
           writeIORef held (B.drop (headResponseEnd h) bytes)
           case headStatus h of
-            101 -> fails run Answering (NotHttp UnaskedUpgrade)
+            101
+              | switchesAsAsked (headResponseFields h) -> pure h
+              | otherwise -> fails run Answering (NotHttp UnaskedUpgrade)
             status
               | status >= 200 -> pure h
               | interim >= mostInterim -> fails run Answering (NotHttp TooManyInterim)
               | otherwise -> when (status == 100) continue >> go (interim + 1) start
+    switchesAsAsked fields = let chosen = switches fields in not (null chosen) && all (`elem` renderedSwitches rendered) chosen
     -- Masked, so that no byte is lost between the connection and the reference.
     more interim next bytes = do
       new <- mask_ $ do
@@ -244,12 +251,18 @@ receiving :: Run -> Rendered -> ResponseHead -> IO Bool -> (Response -> IO a) ->
 receiving run rendered h sentWhole act = do
   place <- newIORef (At (placeFor (headResponseFraming h)))
   trailers <- newIORef []
-  a <- act (Response (mkStatus (headStatus h) (headReason h)) (headResponseFields h) (nextPiece run place trailers) (readIORef trailers))
-  over <- finishHeld run place
+  switched <- if headStatus h == 101 then Just <$> takenOver else pure Nothing
+  a <- act (Response (mkStatus (headStatus h) (headReason h)) (headResponseFields h) (nextPiece run place trailers) (wholeBody run place) (readIORef trailers) switched)
+  over <- maybe (finishHeld run place) (const (pure False)) switched
   rest <- readIORef (httpHeld (runConnection run))
   when over (modifyIORef' (httpDone (runConnection run)) (+ 1))
   kept <- if over && B.null rest && headPersists h && not (renderedCloses rendered) then sentWhole else pure False
   pure (a, if kept then Kept else if over && unasked rest == SurplusBytes then Surplus else NotKept)
+  where
+    takenOver = do
+      rest <- readIORef (httpHeld (runConnection run))
+      writeIORef (httpHeld (runConnection run)) B.empty
+      withReceived rest (httpConnection (runConnection run))
 
 -- | The next piece of the body; empty at its end.
 nextPiece :: Run -> IORef Reading -> IORef [Header] -> IO ByteString
@@ -276,12 +289,23 @@ nextPiece run ref trailers = mask_ $ do
       Broken why -> broken (NotHttp why)
       Needs rest next -> do
         save rest (At next)
-        new <- receive run Receiving limit
+        new <- receiveUpTo (wantedFor next) run Receiving limit
         case () of
           _
             | not (B.null new) -> let both = if B.null rest then new else rest <> new in writeIORef held both >> go limit next both
             | endsWithConnection next -> B.empty <$ save B.empty Over
             | otherwise -> broken EndedEarly
+
+-- | The whole body, if none of it was read and it was received already.
+wholeBody :: Run -> IORef Reading -> IO (Maybe ByteString)
+wholeBody run ref = do
+  reading <- readIORef ref
+  bytes <- readIORef held
+  case reading of
+    At place | Just (whole, rest) <- takeWhole place bytes -> Just whole <$ (writeIORef held rest >> writeIORef ref Over)
+    _ -> pure Nothing
+  where
+    held = httpHeld (runConnection run)
 
 -- | Pass over what has been received of the body. True if that was the rest of it.
 finishHeld :: Run -> IORef Reading -> IO Bool

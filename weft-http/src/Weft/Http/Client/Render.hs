@@ -6,6 +6,8 @@ module Weft.Http.Client.Render
   ( Rendered (..),
     renderRequest,
     isIdempotent,
+    switches,
+    members,
   )
 where
 
@@ -17,7 +19,7 @@ import Network.HTTP.Types (Method)
 import Network.HTTP.Types.Header
 import Weft.Http.Client.Types
 import Weft.Http.Client.Url
-import Weft.Http.Parser.Bytes (isFieldByte, isName)
+import Weft.Http.Parser.Bytes (isFieldByte, isName, trimBlanks)
 import Weft.Http.Parser.Head (connectionFlags, expectsContinue, flagClose, hasFlag)
 
 -- | A request's head.
@@ -28,7 +30,9 @@ data Rendered = Rendered
     -- | Whether the body is held back until the server asks for it.
     renderedExpects :: !Bool,
     -- | Whether the request says that it is the connection's last.
-    renderedCloses :: !Bool
+    renderedCloses :: !Bool,
+    -- | The protocols to one of which the server may switch, in lower case.
+    renderedSwitches :: ![ByteString]
   }
 
 -- | The head, or why the request cannot be sent.
@@ -49,7 +53,10 @@ renderRequest (Request method url fields body)
         { renderedHead = B.concat (method : " " : target : " HTTP/1.1\r\n" : concatMap field (hostFields <> fields <> framing) <> ["\r\n"]),
           renderedIsHead = method == "HEAD",
           renderedExpects = hasBody && any (\(name, value) -> name == hExpect && expectsContinue value) fields,
-          renderedCloses = any (\(name, value) -> name == hConnection && hasFlag flagClose (connectionFlags value)) fields
+          renderedCloses = any (\(name, value) -> name == hConnection && hasFlag flagClose (connectionFlags value)) fields,
+          renderedSwitches = case body of
+            EmptyBody -> switches fields
+            _ -> []
         }
   where
     target = urlPath url
@@ -67,6 +74,17 @@ renderRequest (Request method url fields body)
       BytesBody bytes -> not (B.null bytes)
       StreamBody (Just 0) _ -> False
       StreamBody _ _ -> True
+
+-- | The protocols of the fields @Upgrade@ in lower case, if @Connection@ names that field (RFC 9110, 7.8).
+switches :: [Header] -> [ByteString]
+switches fields
+  | all ((/= hUpgrade) . fst) fields = []
+  | "upgrade" `elem` members hConnection fields = filter (not . B.null) (members hUpgrade fields)
+  | otherwise = []
+
+-- | The members of the fields of a name, which are lists of tokens, in lower case.
+members :: HeaderName -> [Header] -> [ByteString]
+members wanted fields = [CI.foldCase (trimBlanks member) | (name, value) <- fields, name == wanted, member <- C.split ',' value]
 
 -- | Whether a repetition of such a request does nothing more than the request (RFC 9110, 9.2.2).
 isIdempotent :: Method -> Bool

@@ -60,8 +60,15 @@ data Response = Response
     -- | The next piece of the body, without its framing; empty at the end, any number of times. Receives only if
     -- nothing has been received before: a server is read from as fast as this is called. One thread at a time.
     responsePiece :: IO ByteString,
+    -- | The whole body, if nothing of it was read and all of it was received with the head, as that of a small response
+    -- with a length is; it counts as read then. Receives nothing.
+    responseWhole :: IO (Maybe ByteString),
     -- | The trailer fields. Empty before the end of the body.
-    responseTrailers :: IO [Header]
+    responseTrailers :: IO [Header],
+    -- | The connection, if the server has switched to another protocol (101), as a request without a body can ask for by
+    -- the fields @Upgrade@ and @Connection: upgrade@ (RFC 9110, 7.8). What has come behind the head is received first. It
+    -- is closed when the function that got the response returns. That the protocol is one that was asked for is checked.
+    responseSwitched :: !(Maybe Connection)
   }
 
 -- | Settings of a client. Begin with 'defaultClientSettings'. Each time is a limit on one phase of a request; the

@@ -63,7 +63,7 @@ withinDescriptors sources inherited = do
     settings = sourcesMain sources
     wanted = limits settings
     -- To the servers behind proxies.
-    behind = clientMostPerServer (proxyClient proxySettings) * length (nub (concatMap proxyServers (concatMap proxies (settings : Map.elems (sourcesHosts sources)))))
+    behind = clientMostPerServer (proxyClient (proxySettings settings)) * length (nub [(isNothing (proxySend s), url) | s <- settings : Map.elems (sourcesHosts sources), rule <- proxies s, url <- proxyServers rule])
     usesKernel = inherited > 0 || isNothing (stack settings)
     -- With so many connections, those of the servers that redirect or show metrics included.
     socketsOf n = sum (mapMaybe mostSockets (given : [redirectingLimits given | not (null (httpsRedirect settings))] <> [metricsLimits given | not (null (metricsListen settings))]))

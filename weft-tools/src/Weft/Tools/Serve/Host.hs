@@ -6,6 +6,7 @@ module Weft.Tools.Serve.Host
   ( Host,
     openHost,
     closeHost,
+    endProxies,
     usingHost,
     sameFolder,
     hostApplication,
@@ -32,11 +33,12 @@ import System.Posix.Files (deviceID, fileID, getFileStatus)
 import System.Posix.Types (DeviceID, FileID)
 import Weft.Blocking (blocking)
 import Weft.Duration (Duration, seconds)
-import Weft.Http.Client (Client)
+import Weft.Http.Client (Client, Url (..), showUrl)
 import Weft.Http.Proxy
 import Weft.Static
 import Weft.Timer (schedule)
 import Weft.Tools.Serve.BasicAuth
+import Weft.Tools.Serve.Messages (logInfo, logWarning)
 import Weft.Tools.Serve.Respond
 import Weft.Tools.Serve.Settings
 import Weft.Tools.Serve.Values (ProxyRule (..))
@@ -50,8 +52,8 @@ data Host = Host
     hostSettings :: Settings,
     hostPasswords :: Maybe Passwords,
     hostChecks :: Checks,
-    -- | The applications of its proxies, by the beginning of a path.
-    hostProxies :: [(B.ByteString, Application)],
+    -- | Its proxies, by the beginning of a path. A host that replaces this one since its folder was replaced has the same.
+    hostProxies :: [(B.ByteString, Proxy)],
     -- | Read by each request; written by one that finds Due, and by the timer that it starts.
     hostCheck :: IORef Check,
     -- | Whether a folder that could not be opened in place of this one was reported. Written by requests.
@@ -96,7 +98,6 @@ placeOf path = (\status -> (deviceID status, fileID status)) <$> blocking (getFi
 -- an 'IOError' if the folder cannot be opened or the passwords cannot be read.
 openHost :: Client -> Checks -> Maybe OpenFiles -> Maybe Host -> Settings -> IO Host
 openHost client checks files old settings = do
-  passing <- mapM (\rule -> (,) (proxyPrefix rule) <$> proxyOver proxySettings client (proxyServers rule)) (proxies settings)
   passwords <- mapM readPasswords (basicAuth settings)
   place <- placeOf (folderOf settings)
   static <- case old of
@@ -104,6 +105,8 @@ openHost client checks files old settings = do
       | hostPlace h == place ->
         if filesOf (hostSettings h) == filesOf settings then pure (hostStatic h) else changeStatic (staticSettings files settings) (hostStatic h)
     _ -> openStatic (staticSettings files settings) (folderOf settings)
+  -- At last, as they may have threads.
+  passing <- mapM (\rule -> (,) (proxyPrefix rule) <$> openProxy (proxySettings settings) client (proxyServers rule)) (proxies settings)
   hostWith settings checks passwords passing place static
 
 -- | A host with the settings and passwords of another one, and the folder that is now at its path. Throws an 'IOError'
@@ -114,10 +117,10 @@ reopenHost files h = do
   static <- openStatic (staticSettings files (hostSettings h)) (hostFolder h)
   hostWith (hostSettings h) (hostChecks h) (hostPasswords h) (hostProxies h) place static
 
-hostWith :: Settings -> Checks -> Maybe Passwords -> [(B.ByteString, Application)] -> (DeviceID, FileID) -> Static -> IO Host
+hostWith :: Settings -> Checks -> Maybe Passwords -> [(B.ByteString, Proxy)] -> (DeviceID, FileID) -> Static -> IO Host
 hostWith settings checks passwords passing place static = Host static app place settings passwords checks passing <$> newIORef Due <*> newIORef False
   where
-    app = application settings (authenticated checks <$> passwords) passing (if isNothing (folder settings) then nothing else staticApp static)
+    app = application settings (authenticated checks <$> passwords) (map (proxyApplication <$>) passing) (if isNothing (folder settings) then nothing else staticApp static)
     nothing _ respond = respond (plainText notFound404 [])
 
 staticSettings :: Maybe OpenFiles -> Settings -> StaticSettings
@@ -173,12 +176,26 @@ replaced h
     nothing :: IOException -> Bool
     nothing _ = False
 
--- | Those of all proxies. Failures are in the access log, by the status of the answer.
-proxySettings :: ProxySettings
-proxySettings = defaultProxySettings
+-- | Settings of a host's proxies. Failures of requests are in the access log, by the status of the answer; what checks
+-- find is reported when it changes.
+proxySettings :: Settings -> ProxySettings
+proxySettings settings =
+  defaultProxySettings
+    { proxyHeader = proxySend settings,
+      proxyCheck = check <$> proxyCheckPath settings,
+      proxyOnCheck = \url well ->
+        (if well then logInfo else logWarning) ("weft: " <> showUrl url {urlPath = B.empty} <> (if well then " passes its checks again" else " fails its checks, and is passed over"))
+    }
+  where
+    check path =
+      (defaultHealthCheck path)
+        { checkInterval = proxyCheckEvery settings,
+          checkMostFailures = proxyCheckFailures settings,
+          checkSuccesses = proxyCheckPasses settings
+        }
 
--- | The middleware in their order, and the files; what a proxy answers gets no error page. Challenges of certificate authorities need no password, and get no
--- fallback: it could be a page that needs one, and is no answer to a challenge.
+-- | The middleware in their order, and the files; what a proxy answers gets no error page. Challenges of certificate
+-- authorities need no password, and get no fallback: it could be a page that needs one, and is no answer to a challenge.
 application :: Settings -> Maybe Middleware -> [(B.ByteString, Application)] -> Application -> Application
 application settings authentication passing files =
   withHeaders (headers settings) . withCors (corsOrigins settings) $
@@ -189,6 +206,10 @@ application settings authentication passing files =
 -- | Close the host's folder as soon as no request uses it. Called once for all hosts that share it.
 closeHost :: Host -> IO ()
 closeHost = closeStatic . hostStatic
+
+-- | End the checks of the host's proxies, when the settings that it has are no longer used. Requests may go on.
+endProxies :: Host -> IO ()
+endProxies = mapM_ (closeProxy . snd) . hostProxies
 
 -- | Run an action during which the host's folder stays open; 'Nothing' if it is closed.
 usingHost :: Host -> IO a -> IO (Maybe a)

@@ -38,6 +38,7 @@ import Weft.AccessLog (LogFormat (..))
 import Weft.Backend (backendNames)
 import Weft.Duration (Duration, seconds)
 import Weft.Http (Limits (..), ProxyProtocol (..), defaultLimits)
+import Weft.Http.Proxy (ProxyHeader (..))
 import Weft.Static (StaticSettings (..), defaultStaticSettings)
 import Weft.Tools.Serve.Stack (StackChoice, stackFrom)
 import Weft.Tools.Serve.Values
@@ -77,6 +78,14 @@ data Settings = Settings
     fallback :: Maybe ByteString,
     redirects :: [Redirect],
     proxies :: [ProxyRule],
+    -- | The target by which the servers of proxies are checked; how often; after how many failures they are passed over,
+    -- and after how many successes asked again.
+    proxyCheckPath :: Maybe ByteString,
+    proxyCheckEvery :: Duration,
+    proxyCheckFailures :: Int,
+    proxyCheckPasses :: Int,
+    -- | The header of the PROXY protocol that they get.
+    proxySend :: Maybe ProxyHeader,
     compress :: Bool,
     -- | Media types, as 'staticCompressTypes' has them.
     compressTypes :: [ByteString],
@@ -131,6 +140,11 @@ defaults =
       fallback = Nothing,
       redirects = [],
       proxies = [],
+      proxyCheckPath = Nothing,
+      proxyCheckEvery = seconds 5,
+      proxyCheckFailures = 3,
+      proxyCheckPasses = 2,
+      proxySend = Nothing,
       compress = False,
       compressTypes = staticCompressTypes defaultStaticSettings,
       corsOrigins = [],
@@ -240,8 +254,18 @@ table =
       oneOrNone sitePath (\v s -> s {fallback = v}),
     live What "redirect" (Many "RULE") "Redirect a path: '/old=/new' or '/old=/new STATUS' (302). '/old/*=/new/*' redirects all paths with this prefix. A * may only be the last character of the path and of the target (%2A is one of a name). The target may be a URL. Paths are compared as those of files are: decoded, and with one slash for several" $
       distinct " are for the same path" ((==) `on` \r -> (redirectFrom r, redirectPrefix r)) redirectRule (\v s -> s {redirects = v}),
-    live What "proxy" (Many "RULE") "Pass requests whose path begins so on to servers of HTTP/1.1, over kept connections: '/api/=http://127.0.0.1:3000'; several servers are separated by commas, and may be https://HOST or unix:FILE. The path and Host stay as they are, and are compared as they were sent; the longest prefix counts. The server with the fewest requests gets the next one; one that fails three times in a row is passed over for ten seconds. X-Forwarded-For, -Host and -Proto are set, and those of clients dropped" $
+    live What "proxy" (Many "RULE") "Pass requests whose path begins so on to servers of HTTP/1.1, over kept connections: '/api/=http://127.0.0.1:3000'; several servers are separated by commas, and may be https://HOST or unix:FILE. The path and Host stay as they are, and are compared as they were sent; the longest prefix counts. The server with the fewest requests gets the next one; one that fails three times in a row is passed over for ten seconds. X-Forwarded-For, -Host and -Proto are set, and those of clients dropped. WebSockets and other upgrades are passed on" $
       distinct " are for the same path" ((==) `on` proxyPrefix) proxyRule (\v s -> s {proxies = v}),
+    live What "proxy-check" (Optional "PATH") "Ask each server of --proxy for this path, as /health, all the time: one that does not answer with a status of 2xx or 3xx is passed over, as long as there are others (none)" $
+      oneOrNone requestTarget (\v s -> s {proxyCheckPath = v}),
+    live What "proxy-check-interval" (One "SECONDS") "The time from one --proxy-check to the next, within which the server has to answer; 0.1 or more (5)" $
+      one (time 0.1) (\v s -> s {proxyCheckEvery = v}),
+    live What "proxy-check-failures" (One "N") "A server is passed over when so many checks in a row have failed (3)" $
+      one (range 1 1000) (\v s -> s {proxyCheckFailures = v}),
+    live What "proxy-check-passes" (One "N") "It is asked again when so many checks in a row have passed (2)" $
+      one (range 1 1000) (\v s -> s {proxyCheckPasses = v}),
+    live What "proxy-send" (OneOf "VERSION" (map fst proxyHeaders)) "Begin connections to the servers of --proxy with a header of the PROXY protocol that names the client: none, v1 (text) or v2 (binary). Each request then has a connection of its own; not with https servers (none)" $
+      one (among proxyHeaders) (\v s -> s {proxySend = v}),
     live What "compress" Switch "Compress files of 1 KiB to 1 MiB by brotli, zstd or gzip, as the client prefers (in this order of what it prefers equally), if there is no compressed file beside them that it accepts. The first request for a file has it compressed in the background, with an eighth of a core at most, and gets the file as it is. One half of the memory for contents (--cache) is for the results: files above an eighth of the whole are not compressed, and with --cache 0 none is" $
       switch (\v s -> s {compress = v}),
     live What "compress-type" (Many "TYPE") "Media type of files to compress: text/css, text/* for all that begin so, *+json for all that end so (texts, and what else is known to become smaller)" $
@@ -295,6 +319,7 @@ table =
     fixed group name shape text = Setting group name shape text False
     live group name shape text = Setting group name shape text True
     formats = [("combined", Combined), ("json", Json)]
+    proxyHeaders = [("none", Nothing), ("v1", Just ProxyVersion1), ("v2", Just ProxyVersion2)]
     announcements = [("none", ProxyProtocolNone), ("optional", ProxyProtocolOptional), ("required", ProxyProtocolRequired)]
     audiences = [("nobody", Nobody), ("loopback", Loopback), ("proxied", Proxied), ("everybody", Everybody)]
 

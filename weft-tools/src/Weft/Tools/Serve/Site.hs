@@ -92,9 +92,9 @@ hostsOf live = maybe id (:) (liveMain live) (Map.elems (liveHosts live))
 
 -- | Run an action with the folders and the log open. Throws an 'IOError' if one of them cannot be opened.
 withSite :: Sources -> Maybe OpenFiles -> (Site -> IO a) -> IO a
-withSite sources files act = withClient (proxyClient proxySettings) $ \client -> do
+withSite sources files act = withClient (proxyClient (proxySettings settings)) $ \client -> do
   checks <- newChecks
-  bracket (open client checks files Nothing sources >>= newIORef) (\ref -> readIORef ref >>= mapM_ closeHost . hostsOf) $ \live -> withLog $ \accessLog -> do
+  bracket (open client checks files Nothing sources >>= newIORef) (\ref -> readIORef ref >>= mapM_ ended . hostsOf) $ \live -> withLog $ \accessLog -> do
     counters <- newRequestCounters
     addresses <- newAddresses
     server <- newIORef Nothing
@@ -104,6 +104,7 @@ withSite sources files act = withClient (proxyClient proxySettings) $ \client ->
     act (Site counters accessLog files addresses checks client settings live changing server tcp draining)
   where
     settings = sourcesMain sources
+    ended h = endProxies h >> closeHost h
     withLog run' = case logTo settings of
       Nothing -> run' Nothing
       Just path -> withAccessLog defaultLogSettings {logPath = path, logFormat = logAs settings, logOnError = lost} (run' . Just)
@@ -124,7 +125,7 @@ open client checks files old sources = do
         let before = old >>= Map.lookup name . liveHosts
         host' <- openHost client checks files before s
         go ((name, host') : done) rest `onException` closeUnless before host'
-    closeUnless before host' = unless (any (sameFolder host') before) (closeHost host')
+    closeUnless before host' = endProxies host' >> unless (any (sameFolder host') before) (closeHost host')
 
 -- | The application.
 siteApplication :: Site -> Application
@@ -279,6 +280,7 @@ changeSite site sources = withMVar (siteChanging site) $ \_ -> do
   old <- readIORef (siteLive site)
   new <- open (siteClient site) (siteChecks site) (siteFiles site) (Just old) sources
   writeIORef (siteLive site) new
+  mapM_ endProxies (hostsOf old)
   -- Requests that have begun may still open files in them; the last one closes them.
   mapM_ closeHost [h | h <- hostsOf old, not (any (sameFolder h) (hostsOf new))]
 

@@ -27,6 +27,7 @@ module Weft.Tools.Serve.Values
     redirectRule,
     ProxyRule (..),
     proxyRule,
+    requestTarget,
 
     -- * Addresses
     Listen (..),
@@ -216,6 +217,12 @@ proxyRule text = case break (== '=') text of
     commas t = case break (== ',') t of
       (one, ',' : rest) -> one : commas rest
       (one, _) -> [one]
+
+-- | The target of a request, as it is sent.
+requestTarget :: Reader ByteString
+requestTarget text
+  | take 1 text == "/", all (\c -> c > ' ' && c <= '~' && c /= '#') text = Right (B.pack text)
+  | otherwise = Left ("expected a path that begins with /, as it is sent, not " <> show text)
 
 -- Addresses ------------------------------------------------------------------------------
 

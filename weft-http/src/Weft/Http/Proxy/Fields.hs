@@ -1,0 +1,119 @@
+{-# LANGUAGE OverloadedStrings #-}
+
+-- |
+-- The fields of a proxy's requests and responses: which are passed on, and which the proxy sets. Pure.
+module Weft.Http.Proxy.Fields
+  ( -- * Requests
+    forwardedFields,
+    askedUpgrades,
+
+    -- * Responses
+    endToEnd,
+    switchedFields,
+  )
+where
+
+import Data.Array (Array, listArray, (!))
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Char8 as C
+import qualified Data.CaseInsensitive as CI
+import Data.Word (Word8)
+import Network.HTTP.Types
+import Network.HTTP.Types.Header
+import qualified Network.Wai as Wai
+import Weft.Http.Client.Render (members, switches)
+import Weft.Socket (SockAddr (..), hostAddress6ToTuple, hostAddressToTuple)
+
+-- Requests ---------------------------------------------------------------------------
+
+-- | The fields of a request for the server: those of the client that do not concern its connection, and those that the
+-- proxy sets. With protocols to which the server may switch, it is asked for these.
+forwardedFields :: Wai.Request -> [ByteString] -> [Header]
+forwardedFields request upgrades =
+  -- The host comes first (RFC 9110, 7.2). HTTP/2 has it in a field of its own.
+  [(hHost, host) | Just host <- [Wai.requestHeaderHost request]] <> filter (not . isReplaced . fst) (endToEnd (Wai.requestHeaders request)) <> new
+  where
+    new =
+      [("X-Forwarded-For", address) | Just address <- [addressOf (Wai.remoteHost request)]]
+        <> [("X-Forwarded-Host", host) | Just host <- [Wai.requestHeaderHost request]]
+        <> (("X-Forwarded-Proto", if Wai.isSecure request then "https" else "http") : (hVia, version) : upgradeFields upgrades)
+    version = case Wai.httpVersion request of
+      HttpVersion 1 1 -> "1.1 weft"
+      HttpVersion 1 minor -> "1." <> C.pack (show minor) <> " weft"
+      HttpVersion major _ -> C.pack (show major) <> " weft"
+
+-- | Whether the proxy says that itself, or the client may not say it.
+isReplaced :: HeaderName -> Bool
+isReplaced name = case B.length folded of
+  4 -> folded == "host"
+  5 -> folded == "proxy"
+  6 -> folded == "expect"
+  9 -> folded == "forwarded"
+  14 -> folded == "content-length" || folded == "http2-settings"
+  15 -> folded == "x-forwarded-for"
+  16 -> folded == "x-forwarded-host"
+  17 -> folded == "x-forwarded-proto"
+  _ -> False
+  where
+    folded = CI.foldedCase name
+
+-- | The protocols to which the client asks to switch (RFC 9110, 7.8), if that can be passed on: by a request of HTTP\/1.1
+-- without a body, and to protocols that are not HTTP or TLS, which the two ends would go on to speak without the proxy.
+askedUpgrades :: Wai.Request -> [ByteString]
+askedUpgrades request
+  | Wai.httpVersion request == http11, noBody, not (any isHttp asked) = asked
+  | otherwise = []
+  where
+    asked = switches (Wai.requestHeaders request)
+    noBody = case Wai.requestBodyLength request of
+      Wai.KnownLength 0 -> True
+      _ -> False
+    isHttp protocol = C.takeWhile (/= '/') protocol `elem` ["h2c", "h2", "h3", "http", "tls"]
+
+upgradeFields :: [ByteString] -> [Header]
+upgradeFields [] = []
+upgradeFields upgrades = [(hConnection, "upgrade"), (hUpgrade, B.intercalate ", " upgrades)]
+
+-- | The client's address; 'Nothing' for Unix sockets.
+addressOf :: SockAddr -> Maybe ByteString
+addressOf address = case address of
+  SockAddrInet _ host | (a, b, c, d) <- hostAddressToTuple host -> Just (dotted [a, b, c, d])
+  SockAddrInet6 _ _ host _ -> case hostAddress6ToTuple host of
+    -- An IPv4 address of a socket for both.
+    (0, 0, 0, 0, 0, 0xffff, high, low) -> Just (dotted [fromIntegral n | word <- [high, low], n <- [word `div` 256, word `mod` 256]])
+    _ -> Just (C.takeWhile (/= ']') (C.drop 1 (C.pack (show (SockAddrInet6 0 0 host 0)))))
+  _ -> Nothing
+  where
+    dotted = B.intercalate "." . map (octets !)
+
+-- | The numbers of an address as text.
+octets :: Array Word8 ByteString
+octets = listArray (0, 255) (map (C.pack . show) [0 :: Int .. 255])
+
+-- Responses --------------------------------------------------------------------------
+
+-- | The fields that do not concern one connection only (RFC 9110, 7.6.1).
+endToEnd :: [Header] -> [Header]
+endToEnd fields = filter passes fields
+  where
+    passes (name, _) = not (isHopByHop name) && CI.foldedCase name `notElem` named
+    named = members hConnection fields
+
+isHopByHop :: HeaderName -> Bool
+isHopByHop name = case B.length folded of
+  2 -> folded == "te"
+  7 -> folded == "trailer" || folded == "upgrade"
+  10 -> folded == "connection" || folded == "keep-alive"
+  16 -> folded == "proxy-connection"
+  17 -> folded == "transfer-encoding"
+  18 -> folded == "proxy-authenticate"
+  19 -> folded == "proxy-authorization"
+  25 -> folded == "proxy-authentication-info"
+  _ -> False
+  where
+    folded = CI.foldedCase name
+
+-- | The fields of a response by which the server has switched to another protocol.
+switchedFields :: [Header] -> [Header]
+switchedFields fields = endToEnd fields <> [(hConnection, "upgrade")] <> filter ((== hUpgrade) . fst) fields
