@@ -53,6 +53,7 @@ import Weft.Bench.Paper
 import Weft.Bench.Plot (outcomePlot)
 import Weft.Bench.Pong (pong)
 import Weft.Bench.Progress (duration, furtherLine, partLine)
+import Weft.Bench.Proxy (proxy)
 import Weft.Bench.Quiet (quiet)
 import Weft.Bench.Readme (shownOf)
 import Weft.Bench.Relink (relink)
@@ -91,6 +92,7 @@ registry =
     deadline,
     relink,
     disk,
+    proxy,
     static,
     https,
     http2,

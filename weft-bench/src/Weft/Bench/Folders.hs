@@ -6,6 +6,7 @@
 -- Created in the scratch directory when first needed.
 module Weft.Bench.Folders
   ( smallFolder,
+    behindFolder,
     rudeFolder,
     bigFile,
     rootArguments,
@@ -26,6 +27,10 @@ import Weft.Bench.Types
 -- file of (2010, 9.1).
 smallFolder :: Env -> IO FilePath
 smallFolder env = folderOf env "small" [("1k", 1024), ("16k", 16384), ("1m", 1048576), ("4332", 4332)]
+
+-- | A folder with the files @1k@ and @64k@, for the server behind a proxy.
+behindFolder :: Env -> IO FilePath
+behindFolder env = folderOf env "behind" [("1k", 1024), ("64k", 65536)]
 
 -- | A folder with the files @1k@ and @large@, which has 16 MiB.
 rudeFolder :: Env -> IO FilePath

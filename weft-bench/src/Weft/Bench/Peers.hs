@@ -18,6 +18,8 @@ import Data.Text (Text)
 -- defaults.
 settingsOf :: Text -> Text -> Maybe Text
 settingsOf bench subject = case (subject, bench) of
+  ("nginx", "proxy") -> Just "one worker, proxy_pass with keepalive 128, HTTP/1.1, proxy_buffers 16 8k, no access log"
+  ("haproxy", "proxy") -> Just "one thread, http-reuse always, tune.bufsize 16384, no log"
   ("nginx", _) | secure -> Just (nginx <> ", TLS 1.2 and 1.3 by OpenSSL, tickets and a cache of sessions; a worker for each core")
   ("weft", "http2") -> Just (serve <> "; pong and uploads: a WAI application, +RTS -ki1600 -kc3k -kb512")
   ("h2o", _) -> Just "one thread, no access log, TLS by OpenSSL, the key in the process"
@@ -28,7 +30,7 @@ settingsOf bench subject = case (subject, bench) of
     | otherwise -> Just nginx
   ("weft", _)
     | coldFiles -> Just (serve <> ", a cache of 100 MB")
-    | bench `elem` ["static", "https", "rude"] -> Just serve
+    | bench `elem` ["static", "https", "proxy", "rude"] -> Just serve
     | bench == "tcp" -> Just "+RTS -N1 -T -A16m -I0"
     | bench `elem` ["http", "web"] -> Just "+RTS -ki1600 -kc3k -kb512"
   ("weft-serve", _) -> Just (serve <> ", any number of connections, 600 s for a head")

@@ -1,4 +1,5 @@
 {-# LANGUAGE OverloadedStrings #-}
+{-# LANGUAGE RankNTypes #-}
 
 -- |
 -- Description : Measuring a server of small HTTP responses
@@ -13,6 +14,7 @@ module Weft.Bench.Workload
     -- * Cases
     serverCase,
     workloadCase,
+    workloadCaseBeside,
     params,
 
     -- * Measuring
@@ -74,7 +76,12 @@ serverCase connections capabilities = workloadCase (params connections capabilit
 
 -- | A server under a load, with these parameters.
 workloadCase :: Params -> Workload -> Subject -> Case
-workloadCase given work subject =
+workloadCase = workloadCaseBeside (\_ act -> act [])
+
+-- | 'workloadCase' beside something else that runs meanwhile, such as the server behind a proxy, and that gives further
+-- arguments for the subject.
+workloadCaseBeside :: (forall a. Env -> ([String] -> IO a) -> IO a) -> Params -> Workload -> Subject -> Case
+workloadCaseBeside beside given work subject =
   Case
     { caseSubject = subject,
       caseParams = given,
@@ -83,9 +90,9 @@ workloadCase given work subject =
       caseCounts = [Counting traceTool "syscalls_per_op" (running countingCalls) | not (workLong work)]
     }
   where
-    running measure env = do
+    running measure env = beside env $ \further -> do
       arguments <- workArguments work env subject
-      metrics <- withServerOn (coresOfServer env work) env (workCapabilities work) subject arguments (measure env work)
+      metrics <- withServerOn (coresOfServer env work) env (workCapabilities work) subject (arguments <> further) (measure env work)
       pure [(given, metrics)]
 
 coresOfServer, coresOfClients :: Env -> Workload -> [Int]

@@ -37,21 +37,19 @@ import Data.IORef
 import Network.HTTP.Client
   ( HttpException (HttpExceptionRequest),
     HttpExceptionContent (ConnectionFailure, ResponseTimeout),
-    Request,
+    ManagerSettings,
     defaultManagerSettings,
     getOriginalRequest,
+    managerModifyResponse,
+    managerRawConnection,
+    managerTlsConnection,
+    managerWrapException,
     responseBody,
-    responseTimeout,
-  )
-import Network.HTTP.Client.Internal
-  ( Connection (..),
-    ManagerSettings (..),
-    ResponseTimeout (..),
-    throwHttp,
   )
 import Network.Socket (HostAddress, SockAddr (SockAddrInet))
 import Weft.Dial
 import Weft.Duration
+import Weft.Http.Client.Manager.Internal
 import Weft.Timer (within)
 import Weft.Tls
 import qualified Weft.Transport as W
@@ -79,22 +77,14 @@ onWeftWith options tls settings =
         secured <- securing tls
         pure (throughProxy options secured),
       managerWrapException = \request act ->
-        managerWrapException settings request (limited (limitOf settings request) (throwIO (HttpExceptionRequest request ResponseTimeout)) act),
+        managerWrapException settings request $
+          limited (timeLimit settings request) (throwIO (HttpExceptionRequest request ResponseTimeout)) act
+            `catch` \e -> throwIO (HttpExceptionRequest request (ConnectionFailure (toException (e :: DialError)))),
       managerModifyResponse = \response -> do
         let request = getOriginalRequest response
-            piece = limited (limitOf settings request) (throwIO (HttpExceptionRequest request ResponseTimeout)) (responseBody response)
+            piece = limited (timeLimit settings request) (throwIO (HttpExceptionRequest request ResponseTimeout)) (responseBody response)
         managerModifyResponse settings response {responseBody = piece}
     }
-
--- | The time limit of a request. @http-client@'s default is 30 seconds.
-limitOf :: ManagerSettings -> Request -> Duration
-limitOf settings request = case responseTimeout request of
-  ResponseTimeoutMicro n -> microseconds n
-  ResponseTimeoutNone -> maxBound
-  ResponseTimeoutDefault -> case managerResponseTimeout settings of
-    ResponseTimeoutMicro n -> microseconds n
-    ResponseTimeoutNone -> maxBound
-    ResponseTimeoutDefault -> seconds 30
 
 limited :: Duration -> IO a -> IO a -> IO a
 limited time late act
@@ -116,14 +106,10 @@ securing tls = do
 dialled :: DialOptions -> Maybe HostAddress -> String -> Int -> IO Connection
 dialled options address host port = fst <$> connected options address host port
 
+-- | Throws a 'DialError', which 'managerWrapException' makes an exception of the request.
 connected :: DialOptions -> Maybe HostAddress -> String -> Int -> IO (Connection, IO W.Connection)
-connected options address host port = mask_ $ do
-  c <- dialConnection options W.noDeadline (maybe (Host host (show port)) (At . SockAddrInet (fromIntegral port)) address) `catch` failed
-  adapted c
-  where
-    -- The caller makes it an exception of the request.
-    failed :: DialError -> IO a
-    failed = throwHttp . ConnectionFailure . toException
+connected options address host port =
+  mask_ $ dialConnection options W.noDeadline (maybe (Host host (show port)) (At . SockAddrInet (fromIntegral port)) address) >>= adapted
 
 -- | A connection as @http-client@ has them, and an action that takes the connection back, with what was received and
 -- not used.
