@@ -22,6 +22,7 @@ module Weft.Socket
     PortNumber,
     HostAddress,
     HostAddress6,
+    hostAddress6ToTuple,
     hostAddressToTuple,
     tupleToHostAddress,
     tupleToHostAddress6,
@@ -29,7 +30,7 @@ module Weft.Socket
   )
 where
 
-import Network.Socket (Family (..), HostAddress, HostAddress6, PortNumber, ShutdownCmd (..), SockAddr (..), SocketOption (..), SocketType (..), StructLinger (..), defaultProtocol, hostAddressToTuple, tupleToHostAddress, tupleToHostAddress6)
+import Network.Socket (Family (..), HostAddress, HostAddress6, PortNumber, ShutdownCmd (..), SockAddr (..), SocketOption (..), SocketType (..), StructLinger (..), defaultProtocol, hostAddress6ToTuple, hostAddressToTuple, tupleToHostAddress, tupleToHostAddress6)
 import Weft.Duration
 import Weft.Socket.Basic
 import Weft.Socket.Options

@@ -66,15 +66,15 @@ tests program folder =
         let pipe = folder </> "pipe"
         createNamedPipe pipe 0o600
         withBinaryFile pipe ReadWriteMode $ \reader -> do
-          let writes arguments ends text = do
-                (code, out) <- outcome program [("WEFT_BENCH_DIR", folder </> "no-such-place")] (arguments <> [pipe])
+          let writes run arguments ends text = do
+                (code, out) <- outcome run [("WEFT_BENCH_DIR", folder </> "no-such-place")] (arguments <> [pipe])
                 assertEqual out ends code
                 getFileStatus pipe >>= assertBool "a file has replaced the pipe" . isNamedPipe
                 written <- B.hGetSome reader 65536
                 contains (B.unpack written) text
-          writes ["get", "http://127.0.0.1:" <> show port <> "/healthz", "-o"] ExitSuccess "ok"
+          writes (program `beside` "weft") ["get", "http://127.0.0.1:" <> show port <> "/healthz", "-o"] ExitSuccess "ok"
           -- Nothing can be measured, and the result says so.
-          writes ["echo", "--quick", "--json"] (ExitFailure 1) "\"bench\": \"echo\"",
+          writes program ["echo", "--quick", "--json"] (ExitFailure 1) "\"bench\": \"echo\"",
       testCase "a report does not overwrite a result" $ do
         (figures, _) <- place "report-over"
         let file = figures </> "pong.json"
@@ -178,7 +178,7 @@ tests program folder =
         contains out "no document shows a figure of pnog"
     ]
   where
-    serving act = weft program [] ["serve", folder, "--port", "0"] (portOf >=> act)
+    serving act = weft (program `beside` "weft") [] ["serve", folder, "--port", "0"] (portOf >=> act)
     place name = do
       let figures = folder </> name
           document = figures </> "DOCUMENT.md"

@@ -299,7 +299,7 @@ connecting program v = case' v "a connected switch answers echoes while others c
 -- | @weft-bench cbench@ against @weft controller@.
 realController :: FilePath -> Version -> TestTree
 realController program v = case' v "weft controller answers without an error" $
-  weft program [] ["controller", "--listen", "127.0.0.1:0", "--quiet"] $ \p -> do
+  weft (program `beside` "weft") [] ["controller", "--listen", "127.0.0.1:0", "--quiet"] $ \p -> do
     line <- hGetLine (output p)
     (code, said, metric) <- run program v (last (words line)) ["--switches", "5", "--outstanding", "64"]
     assertEqual said ExitSuccess code

@@ -183,7 +183,7 @@ allocation pong program = subjectOf pong program [] $ \p port -> asking port $ \
 allocationOfFile :: FilePath -> IO Double
 allocationOfFile program = scratchFolder "file" $ \folder -> do
   B.writeFile (folder </> "index.html") (B.replicate 1024 'x')
-  weft program [] ["serve", "--port", "0", "--metrics", "loopback", "--cores", "1", "--trust", "60", folder, "+RTS", "-T", "-A32k", "-RTS"] $ \p -> do
+  weft (program `beside` "weft") [] ["serve", "--port", "0", "--metrics", "loopback", "--cores", "1", "--trust", "60", folder, "+RTS", "-T", "-A32k", "-RTS"] $ \p -> do
     port <- portOf p
     asking port $ \ask -> do
       replicateM_ 200 ask

@@ -11,7 +11,7 @@ import Data.List (isInfixOf)
 import Network.Socket
 import Network.Socket.ByteString (recv, sendAll)
 import System.Exit (ExitCode (..))
-import System.FilePath (takeDirectory, (</>))
+import System.FilePath ((</>))
 import System.Posix.Signals (sigINT)
 import System.Process (waitForProcess)
 import Test.Tasty
@@ -37,7 +37,7 @@ tests program folder =
         (code, out) <- outcome program [] ["url", "https://127.0.0.1:" <> show port <> "/", "--insecure", "--warmup", "0", "--duration", "0.3", "--connections", "1"]
         code @?= ExitFailure 1
         contains out "errors              no TLS is spoken there: ",
-      testCase "authorities that cannot be read are a wrong argument, and the error names the file, as that of weft top" . forM_ [(program, "weft-bench", "url"), (takeDirectory program </> "weft", "weft", "top")] $ \(run, name, command) -> do
+      testCase "authorities that cannot be read are a wrong argument, and the error names the file, as that of weft top" . forM_ [(program, "weft-bench", "url"), (program `beside` "weft", "weft", "top")] $ \(run, name, command) -> do
         (code, out) <- outcome run [] [command, "https://127.0.0.1:1/", "--ca", "/none.pem"]
         code @?= ExitFailure 2
         contains out (unwords [name, command] <> ": /none.pem: "),

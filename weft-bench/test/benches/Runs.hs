@@ -75,7 +75,7 @@ tests program folder =
       testCase "a folder for temporary files that does not exist is named, and so is TMPDIR" . relinked "clock" $ \clock -> do
         (code, out) <- outcome program [("TMPDIR", "/nonexistent")] ["run", "--rounds", "1", "--", clock]
         code @?= ExitFailure 1
-        contains out "weft-bench: /nonexistent: no temporary folder can be made in it (TMPDIR names another): No such file or directory",
+        contains out "weft-bench run: /nonexistent: no temporary folder can be made in it (TMPDIR names another): No such file or directory",
       testCase "without PATH" . relinked "clock" $ \clock -> do
         (code, out, err) <- limited (readProcessWithExitCode "env" ["-u", "PATH", program, "run", "--rounds", "1", "--", clock] "")
         assertEqual (out <> err) ExitSuccess code

@@ -11,7 +11,7 @@ import Network.Socket
 import Network.Socket.ByteString (recv, sendAll)
 import System.Directory (doesFileExist, findExecutable)
 import System.Exit (ExitCode (..))
-import System.FilePath (takeDirectory, (</>))
+import System.FilePath ((</>))
 import System.IO (hGetContents)
 import System.Posix.Signals (sigHUP, sigINT, sigTERM)
 import System.Process
@@ -71,7 +71,7 @@ tests program folder =
             code @?= ExitFailure 1
             mapM_ (contains out) ["no request was answered", "errors              certificate rejected: self-signed certificate: "],
           testCase "weft top says so in the same words" . withTlsServer program folder $ \port _ -> do
-            (code, out) <- outcome (weftBeside program) [] ["top", "https://localhost:" <> show port, "--count", "1"]
+            (code, out) <- outcome (program `beside` "weft") [] ["top", "https://localhost:" <> show port, "--count", "1"]
             code @?= ExitFailure 1
             contains out "/metrics: certificate rejected: self-signed certificate (--ca FILE",
           testCase "--ca with a file without a certificate is a wrong argument" $ do
@@ -92,12 +92,8 @@ tests program folder =
       out <$ contains out "none"
     url port more = ["url", "http://127.0.0.1:" <> show port <> "/", "--duration", "3", "--warmup", "0"] <> more
 
--- | The program @weft@ in the same directory.
-weftBeside :: FilePath -> FilePath
-weftBeside program = takeDirectory program </> "weft"
-
 serving :: FilePath -> FilePath -> (PortNumber -> IO a) -> IO a
-serving program folder act = weft (weftBeside program) [] ["serve", folder, "--port", "0", "--metrics", "loopback"] (portOf >=> act)
+serving program folder act = weft (program `beside` "weft") [] ["serve", folder, "--port", "0", "--metrics", "loopback"] (portOf >=> act)
 
 -- | A server that answers every request with five bytes. Once, half a second after the first request, it stalls for a
 -- second.
@@ -137,7 +133,7 @@ withCertificate folder act = do
 
 withTlsServer :: FilePath -> FilePath -> (PortNumber -> FilePath -> IO a) -> IO a
 withTlsServer program folder act = withCertificate folder $ \chain key ->
-  weft (weftBeside program) [] ["serve", folder, "--port", "0", "--metrics", "loopback", "--host", "localhost", "--certificate", chain, "--key", key] (\p -> portOf p >>= (`act` chain))
+  weft (program `beside` "weft") [] ["serve", folder, "--port", "0", "--metrics", "loopback", "--host", "localhost", "--certificate", chain, "--key", key] (\p -> portOf p >>= (`act` chain))
 
 -- | nginx with one worker and its default of keep-alive. It serves no file, since its worker may not read our folder.
 withNginx :: FilePath -> (PortNumber -> FilePath -> IO a) -> IO a

@@ -4,6 +4,7 @@ module Weft.Test.Program
   ( -- * The program
     Running (..),
     weft,
+    beside,
     started,
     limited,
     needTracing,
@@ -37,7 +38,7 @@ import Network.Socket.ByteString (recv, sendAll)
 import System.Directory (getTemporaryDirectory, removePathForcibly)
 import System.Environment (getEnvironment)
 import System.Exit (ExitCode (..))
-import System.FilePath ((</>))
+import System.FilePath (takeDirectory, (</>))
 import System.IO
 import System.Posix.Signals (Signal, signalProcess)
 import System.Posix.Temp (mkdtemp)
@@ -54,6 +55,10 @@ data Running = Running {output :: Handle, errors :: Handle, process :: ProcessHa
 -- error has what the program has written on its standard error.
 weft :: FilePath -> [(String, String)] -> [String] -> (Running -> IO a) -> IO a
 weft program variables arguments = started variables (proc program arguments)
+
+-- | The program of this name in the directory of another one.
+beside :: FilePath -> FilePath -> FilePath
+beside program name = takeDirectory program </> name
 
 -- | As 'weft', for a given way to start the process.
 started :: [(String, String)] -> CreateProcess -> (Running -> IO a) -> IO a
