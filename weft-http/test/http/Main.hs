@@ -49,7 +49,7 @@ main = do
     . testGroup "http"
     $ Parser.tests :
     map underConfiguration configurations
-      <> [group configuration | (configuration, _) <- take 1 (filter (limiting . fst) configurations), group <- [Fuzz.tests, Clients.tests]]
+      <> [group configuration | (configuration, _) <- take 1 (filter (limiting . fst) configurations), group <- [Fuzz.tests, Clients.tests, Grpc.further]]
 
 underConfiguration :: (Configuration, Maybe String) -> TestTree
 underConfiguration (configuration, refused) =

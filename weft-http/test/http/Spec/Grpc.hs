@@ -3,7 +3,7 @@
 -- |
 -- gRPC, with the client of Debian's @python3-grpcio@ (@grpc_client.py@): an application that speaks it on WAI alone, by
 -- trailers ("Weft.Http2"), over TLS and without.
-module Spec.Grpc (tests) where
+module Spec.Grpc (tests, further) where
 
 import Application
 import Client (within)
@@ -34,14 +34,21 @@ tests on =
     "gRPC"
     [ testOn on "the four kinds of calls" $
         asked "calls" ["unary b'hello' b''", "server 1000 b'1' b'1000'", "client b'1000 499500'", "client, nothing b'0 0'", "both True"],
-      testOn on "messages of 3 MB in both directions" $
+      testOn on "a deadline that expires, and a call that is cancelled, interrupt the application" $
+        asked "interrupted" ["deadline DEADLINE_EXCEEDED", "gone True", "runs True", "cancelled True True", "endless True", "b'still'"]
+    ]
+
+-- | What depends on no configuration.
+further :: Configuration -> TestTree
+further on =
+  testGroup
+    "gRPC, further"
+    [ testOn on "messages of 3 MB in both directions" $
         asked "large" ["unary [True, True, True, True, True]", "both [True, True, True]"],
       testOn on "errors: at once, behind messages, of a method that is not there, of an application that throws" $
         asked "statuses" ["at once NOT_FOUND: no such thing", "late INTERNAL: failed late [b'one', b'two']", "unknown UNIMPLEMENTED", "throws INTERNAL", "b'still'"],
       testOn on "metadata before and behind the messages" $
         asked "metadata" ["b'some text' first last True"],
-      testOn on "a deadline that expires, and a call that is cancelled, interrupt the application" $
-        asked "interrupted" ["deadline DEADLINE_EXCEEDED", "gone True", "runs True", "cancelled True True", "endless True", "b'still'"],
       testOn on "more calls at once than streams are allowed" $
         asked "many" ["1000"]
     ]
