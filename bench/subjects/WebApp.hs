@@ -6,7 +6,7 @@
 -- The application of @weft-bench web@, the same on Weft and on Warp:
 --
 -- * @\/sum?a=13&b=42@ answers the sum of the numbers in the query and, of a POST, in the body;
--- * @\/items@ answers fifty items in JSON, which is made for each request, compressed for clients that accept gzip;
+-- * @\/items?m=3@ answers fifty items in JSON, whose totals are multiplied by that number, so that the JSON is made for each request, compressed for clients that accept gzip;
 -- * @\/database?min=1000&max=2000@ answers the items of a table in PostgreSQL with a price in that range, fifty at most;
 -- * @\/upload@ reads a body, and answers how many bytes it has;
 -- * @\/echo@ is a WebSocket that echoes;
@@ -57,13 +57,13 @@ application pool request respond = case rawPathInfo request of
     let numbers = map number (L.toStrict body : [value | (_, Just value) <- queryString request])
     respond (answer [(hContentType, "text/plain")] (L.fromStrict (C.pack (show (sum numbers)))))
   "/items"
-    | acceptsGzip -> respond (answer [ofJson, (hContentEncoding, "gzip")] (GZip.compressWith quick (encode items)))
-    | otherwise -> respond (answer [ofJson] (encode items))
+    | acceptsGzip -> respond (answer [ofJson, (hContentEncoding, "gzip")] (GZip.compressWith quick (encode (items times))))
+    | otherwise -> respond (answer [ofJson] (encode (items times)))
   "/database" | Just connections <- pool -> do
     let price key = maybe 0 number (lookup key [(name, value) | (name, Just value) <- queryString request])
     found <- bracket (readChan connections) (writeChan connections) $ \connection ->
       P.query connection "SELECT id, name, category, price, quantity, active FROM items WHERE price BETWEEN ? AND ? ORDER BY price LIMIT 50" (price "min", price "max")
-    respond (answer [ofJson] (encode (Items [Item n name category cents quantity active [] | (n, name, category, cents, quantity, active) <- found])))
+    respond (answer [ofJson] (encode (Items [Item n name category cents quantity active [] (cents * quantity) | (n, name, category, cents, quantity, active) <- found])))
   "/upload" -> do
     size <- count request 0
     respond (answer [(hContentType, "text/plain")] (L.fromStrict (C.pack (show size))))
@@ -74,6 +74,7 @@ application pool request respond = case rawPathInfo request of
     respond (responseLBS ok200 [(hContentType, "application/grpc")] (toLazyByteString (word8 0 <> word32BE 4 <> word32BE (fromIntegral total))))
   _ -> respond (responseLBS notFound404 [] "")
   where
+    times = maybe 1 number (lookup "m" [(name, value) | (name, Just value) <- queryString request])
     ofJson = (hContentType, "application/json")
     acceptsGzip = maybe False ("gzip" `B.isInfixOf`) (lookup hAcceptEncoding (requestHeaders request))
     quick = GZip.defaultCompressParams {GZip.compressLevel = GZip.bestSpeed}
@@ -104,12 +105,13 @@ data Item = Item
     itemPrice :: Int,
     itemQuantity :: Int,
     itemActive :: Bool,
-    itemTags :: [Text]
+    itemTags :: [Text],
+    itemTotal :: Int
   }
 
 instance ToJSON Item where
-  toJSON i = object ["id" .= itemId i, "name" .= itemName i, "category" .= itemCategory i, "price" .= itemPrice i, "quantity" .= itemQuantity i, "active" .= itemActive i, "tags" .= itemTags i, "total" .= (itemPrice i * itemQuantity i)]
-  toEncoding i = pairs ("id" .= itemId i <> "name" .= itemName i <> "category" .= itemCategory i <> "price" .= itemPrice i <> "quantity" .= itemQuantity i <> "active" .= itemActive i <> "tags" .= itemTags i <> "total" .= (itemPrice i * itemQuantity i))
+  toJSON i = object ["id" .= itemId i, "name" .= itemName i, "category" .= itemCategory i, "price" .= itemPrice i, "quantity" .= itemQuantity i, "active" .= itemActive i, "tags" .= itemTags i, "total" .= itemTotal i]
+  toEncoding i = pairs ("id" .= itemId i <> "name" .= itemName i <> "category" .= itemCategory i <> "price" .= itemPrice i <> "quantity" .= itemQuantity i <> "active" .= itemActive i <> "tags" .= itemTags i <> "total" .= itemTotal i)
 
 -- | What is answered.
 newtype Items = Items [Item]
@@ -118,8 +120,8 @@ instance ToJSON Items where
   toJSON (Items list) = object ["items" .= list, "count" .= length list]
   toEncoding (Items list) = pairs ("items" .= list <> "count" .= length list)
 
-items :: Items
-items = Items (map item [1 .. 50])
+items :: Int -> Items
+items times = Items (map (item times) [1 .. 50])
 
-item :: Int -> Item
-item n = Item n ("Item " <> T.pack (show n)) (fromMaybe "other" (lookup (n `mod` 4) (zip [0 ..] ["tools", "garden", "kitchen"]))) (100 + 37 * n) (n `mod` 7) (even n) ["new", "tag-" <> T.pack (show (n `mod` 5))]
+item :: Int -> Int -> Item
+item times n = Item n ("Item " <> T.pack (show n)) (fromMaybe "other" (lookup (n `mod` 4) (zip [0 ..] ["tools", "garden", "kitchen"]))) (100 + 37 * n) (n `mod` 7) (even n) ["new", "tag-" <> T.pack (show (n `mod` 5))] ((100 + 37 * n) * (n `mod` 7) * times)

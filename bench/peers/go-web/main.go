@@ -71,10 +71,14 @@ func sum(w http.ResponseWriter, r *http.Request) {
 }
 
 func list(w http.ResponseWriter, r *http.Request) {
+	times, err := strconv.Atoi(r.URL.Query().Get("m"))
+	if err != nil {
+		times = 1
+	}
 	found := make([]item, len(items))
 	for i, one := range items {
 		found[i] = one
-		found[i].Total = one.Price * one.Quantity
+		found[i].Total = one.Price * one.Quantity * times
 	}
 	body, _ := json.Marshal(answer{found, len(found)})
 	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {

@@ -78,10 +78,16 @@ async fn served(request: Request<Incoming>, items: &'static [Item]) -> Result<An
             Ok(answer("text/plain", Bytes::from((total + more).to_string())))
         }
         "/items" => {
+            let times = request
+                .uri()
+                .query()
+                .and_then(|query| query.strip_prefix("m="))
+                .and_then(|m| m.parse::<i64>().ok());
+            let times = times.unwrap_or(1);
             let found: Vec<Item> = items
                 .iter()
                 .map(|item| Item {
-                    total: item.price * item.quantity,
+                    total: item.price * item.quantity * times,
                     ..item.clone()
                 })
                 .collect();

@@ -123,8 +123,8 @@ script :: Mode -> [ByteString]
 script mode = case mode of
   Baseline -> baseline
   Short -> take 10 (cycle baseline)
-  Json -> [get "/items" []]
-  JsonGzip -> [get "/items" ["Accept-Encoding: gzip, deflate, br"]]
+  Json -> [get ("/items?m=" <> C.pack (show m)) [] | m <- [1 .. 7 :: Int]]
+  JsonGzip -> [get ("/items?m=" <> C.pack (show m)) ["Accept-Encoding: gzip, deflate, br"] | m <- [1 .. 7 :: Int]]
   Database -> [get (C.pack ("/database?min=" <> show least <> "&max=" <> show (least + 2000))) [] | least <- [100, 2700 .. 30000 :: Int]]
   Upload' -> [post "/upload" ("Content-Length: " <> C.pack (show size)) (B.replicate size 120) | size <- [500000, 2000000, 20000000, 10000000]]
   _ -> []
