@@ -189,7 +189,7 @@ results =
         description <- T.readFile "../bench/weft-bench-subjects.cabal"
         let linked = [T.takeWhile (`notElem` ("\"\n" :: String)) rest | (_, rest) <- T.breakOnAll mark description]
             mark = "-with-rtsopts="
-            known = [text | (bench, subject) <- [("hybrid-idle", "weft-hybrid"), ("tcp", "weft"), ("http", "weft"), ("sdn", "weft")], Just text <- [settingsOf bench subject]]
+            known = [text | (bench, subject) <- [("hybrid-idle", "weft-hybrid"), ("tcp", "weft"), ("http", "weft"), ("web", "weft"), ("sdn", "weft")], Just text <- [settingsOf bench subject]]
         map (T.drop (T.length mark)) linked @?= [T.drop (T.length "+RTS ") text | text <- known, "+RTS " `T.isPrefixOf` text],
       testCase "of rates, more is better" $ do
         let with metric values = [kept [run "weft" sixtyFour metric values]]
