@@ -16,8 +16,8 @@
 --
 -- @
 --   Quiet      nobody flushes                          -> Flushing, by whoever has something ('ring'): it adds the job
---   Flushing   a flusher is a job, or runs             -> Again ('ring'); -> Quiet, by the flusher when it has found
---                                                         nothing to send
+--   Flushing   a flusher is a job, or runs             -> Again ('ring'); -> Quiet, by the flusher when it has sent
+--                                                         all that it saw, and the core had no more
 --   Again      there is more than it may have seen     -> Flushing, by the flusher before it looks
 -- @
 --

@@ -107,24 +107,23 @@ flush h = go `catch` failed
       writeWord (http2Flushing h) 0 1
       given <- atomicModifyIORef' (http2Inbox h) ((,) [])
       t <- now
-      (outs, over, later) <- withTurn h $ \shared0 -> do
+      (outs, over, more, later) <- withTurn h $ \shared0 -> do
         (shared1, later1) <- foldlM (taken h t) (shared0, []) (reverse given)
         let (frames, actions, core) = takeFrames t mostData (sharedCore shared1)
         -- The bytes first: an action that ends the connection drops what is known of its streams.
         (shared2, outs) <- bytesOf shared1 {sharedCore = core} frames
         (shared3, later2) <- obey h shared2 actions
-        pure (shared3, (outs, isEnded core, later2 <> later1))
+        pure (shared3, (outs, isEnded core, hasFrames core, later2 <> later1))
       afterwards h later
-      if null outs
-        then rest over
+      unless (null outs) $ do
+        encode h outs >>= send h
+        mapM_ sent outs
+      if over
+        then unless (null outs) (finish >> void (tryPutMVar (http2Sent h) ()))
         else do
-          encode h outs >>= send h
-          mapM_ sent outs
-          when over (finish >> void (tryPutMVar (http2Sent h) ()))
-          go
-    rest over = unless over $ do
-      seen <- casWord (http2Flushing h) 0 1 0
-      when (seen == 2) go
+          -- Whatever comes after the look above rings.
+          seen <- if more && not (null outs) then pure 2 else casWord (http2Flushing h) 0 1 0
+          when (seen == 2) go
     finish = do
       deadline <- deadlineIn (Timer.seconds 1)
       connShutdownSend (http2Below h) deadline `catch` \e -> const (pure ()) (e :: IOException)

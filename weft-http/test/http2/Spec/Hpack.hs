@@ -277,6 +277,10 @@ connections =
     "connections"
     [ testProperty "are decoded as they were encoded, while the table's size changes" . mapSize (`div` 3) $ \turns ->
         decodeAll 4096 (blocksOf turns) === Right [fields | Turn _ fields <- turns],
+      testProperty "are decoded as they were encoded, if few lists of fields come again and again" . mapSize (`div` 10) $ \(a, b, c) ->
+        forAll (listOf ((,) <$> frequency [(9, pure []), (1, (: []) <$> choose (0, 4096))] <*> frequency [(6, pure a), (2, pure b), (1, pure c)])) $ \chosen ->
+          let turns = [Turn limits fields | (limits, Turn _ fields) <- chosen]
+           in decodeAll 4096 (blocksOf turns) === Right [fields | Turn _ fields <- turns],
       testCase "of the Python package hpack, in both directions" $ do
         (found, _, _) <- readProcessWithExitCode python ["-c", "import hpack"] "" `catch` \e -> const (pure (ExitFailure 1, "", "")) (e :: IOException)
         skipUnless "python3-hpack is not installed" (found == ExitSuccess)

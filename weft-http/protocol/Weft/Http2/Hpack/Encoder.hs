@@ -44,20 +44,28 @@ data Encoder = Encoder
     encoderFields :: !(Map Field Int),
     encoderNames :: !(Map ByteString Int),
     -- | The smallest capacity since the last block, if the capacity was changed: the peer has to be told (4.2).
-    encoderSmallest :: !(Maybe Int)
+    encoderSmallest :: !(Maybe Int),
+    encoderLast :: !Last
   }
+
+-- | The last block, as long as the same fields would give the same bytes, which is until the table changes; and its
+-- fields, if it came twice. Most responses of a connection have the fields of the one before.
+data Last = Last !ByteString [Field]
+
+noLast :: Last
+noLast = Last B.empty []
 
 -- | An encoder whose table has the given size in bytes, which is what the peer assumes: 4,096 at first. It is also the
 -- most that the table will have.
 newEncoder :: Int -> Encoder
-newEncoder most = Encoder most (emptyDynamic most) 0 0 Map.empty Map.empty Nothing
+newEncoder most = Encoder most (emptyDynamic most) 0 0 Map.empty Map.empty Nothing noLast
 
 -- | The peer has set @SETTINGS_HEADER_TABLE_SIZE@. To be called for each value, in their order, also if one frame has
 -- several (RFC 9113, 6.5.3).
 limitEncoder :: Int -> Encoder -> Encoder
 limitEncoder limit e
   | size == capacity (encoderTable e) = e
-  | otherwise = forget gone e {encoderTable = table, encoderSmallest = Just (maybe size (min size) (encoderSmallest e))}
+  | otherwise = forget gone e {encoderTable = table, encoderSmallest = Just (maybe size (min size) (encoderSmallest e)), encoderLast = noLast}
   where
     size = min limit (encoderMost e)
     (gone, table) = resize size (encoderTable e)
@@ -115,9 +123,27 @@ known = Map.fromListWith merge [(name, Known index (handling name) [(value, inde
 
 -- Blocks -----------------------------------------------------------------------------
 
--- | Encode fields, whose names have to be in lower case, as a block. O(n log n) in the fields.
+-- | Encode fields, whose names have to be in lower case, as a block. O(n log n) in the fields; O(n) if they are those of
+-- the last two blocks.
 encodeBlock :: [Field] -> Encoder -> (ByteString, Encoder)
-encodeBlock fields e = unsafeDupablePerformIO . B.createUptoN' room $ \start -> do
+encodeBlock fields e
+  | Last block (field : rest) <- encoderLast e, equal fields (field : rest) = (block, e)
+  | otherwise = (block', e' {encoderLast = last'})
+  where
+    (block', e') = encodeFields fields e
+    last'
+      | encoderAdded e' /= encoderAdded e || changed e = noLast
+      -- Copies, since the fields may be part of something large.
+      | Last block _ <- encoderLast e, block == block' = Last block [(B.copy name, B.copy value) | (name, value) <- fields]
+      | otherwise = Last block' []
+    changed = maybe False (const True) . encoderSmallest
+
+equal :: [Field] -> [Field] -> Bool
+equal ((a, b) : fields) ((c, d) : others) = a == c && b == d && equal fields others
+equal fields others = null fields && null others
+
+encodeFields :: [Field] -> Encoder -> (ByteString, Encoder)
+encodeFields fields e = unsafeDupablePerformIO . B.createUptoN' room $ \start -> do
   begun <- sizeUpdates start
   (done, e') <- go begun e {encoderSmallest = Nothing} fields
   pure (done `minusPtr` start, e')
