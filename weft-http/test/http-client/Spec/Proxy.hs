@@ -154,6 +154,19 @@ tests =
             (answerBody <$> request client due (getRequest (url own "/second"))) `gives` "whole"
             putMVar second ()
             within (takeMVar first) >>= either throwIO (@?= "whole"),
+      testCase "large and small responses in turn, over a kept connection, in pieces of any size" $ do
+        let body n = C.take n (C.concat (replicate 11000 "0123456789abc"))
+            sizes = [70000, 70000, 5, 70000, 131072, 131073, 131072, 0, 32768, 32768]
+            script _ c = forM_ (zip [1 :: Int ..] sizes) $ \(i, n) -> do
+              void (hearRequest c)
+              let whole = "HTTP/1.1 200 OK\r\nContent-Length: " <> C.pack (show n) <> "\r\n\r\n" <> body n
+              if even i then say c whole else forM_ (pieces (7919 * i) whole) (\piece -> say c piece >> threadDelay 2000)
+            pieces n bytes = if B.null bytes then [] else let (piece, rest) = B.splitAt n bytes in piece : pieces n rest
+        withPeer script $ \port -> proxying defaultProxySettings {proxyClient = (proxyClient defaultProxySettings) {clientMostPerServer = 1}} [port] $ \client u -> do
+          due <- soon
+          forM_ sizes $ \n -> do
+            got <- answerBody <$> request client due (getRequest (u "/"))
+            assertBool (show (n, B.length got)) (got == body n),
       testCase "health checks: a server that fails them is passed over, and is asked again when it passes" $ do
         well <- newIORef True
         changes <- newChan

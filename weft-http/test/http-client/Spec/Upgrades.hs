@@ -41,7 +41,7 @@ tests =
     [ testCase "bytes in both directions, from the first one; the client's end is passed on, and the server's last bytes come" $
         withPeer (\_ c -> accepted "websocket" "hello" c >> echoes c "bye") $ \port -> proxied 60 defaultProxySettings port $ \_ client u ->
           upgraded client u $ \c -> do
-            let bytes = C.concat [C.pack (show n) | n <- [1 .. 200000 :: Int]]
+            let bytes = C.concat [C.pack (show n) | n <- [1 .. 30000 :: Int]]
             sender <- newEmptyMVar
             void (forkIO ((connSendBytes c noDeadline bytes >> connShutdownSend c noDeadline) `finally` putMVar sender ()))
             got <- within (everything c)

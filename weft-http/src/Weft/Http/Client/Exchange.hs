@@ -47,13 +47,15 @@ data HttpConnection = HttpConnection
     httpConnection :: !Connection,
     -- | Bytes that were received and belong to no part of a response yet. Written by the thread that receives.
     httpHeld :: !(IORef ByteString),
+    -- | How many bytes to ask for when the next response begins. Written by the thread that receives, for each head.
+    httpWanted :: !(IORef Int),
     -- | Written at the end of each exchange.
     httpDone :: !(IORef Int)
   }
 
 -- | Use a connection for HTTP. It has to be closed by the caller.
 newHttpConnection :: Connection -> IO HttpConnection
-newHttpConnection c = HttpConnection c <$> newIORef B.empty <*> newIORef 0
+newHttpConnection c = HttpConnection c <$> newIORef B.empty <*> newIORef wantedFirst <*> newIORef 0
 
 -- | The number of responses that have been received whole.
 exchangesDone :: HttpConnection -> IO Int
@@ -192,14 +194,10 @@ sendBody run body = case body of
 
 -- Responses --------------------------------------------------------------------------
 
--- | Receive something before the limit; empty at the end of the stream. A receive that need not wait takes no notice of
+-- | Receive something, at most so many bytes, before the limit; empty at the end of the stream. A receive that need not wait takes no notice of
 -- its deadline, so that a server that sends without a pause could go on for ever: the clock is read here.
-receive :: Run -> Phase -> Instant -> IO ByteString
-receive = receiveUpTo 32768
-
--- | 'receive' for so many bytes.
-receiveUpTo :: Int -> Run -> Phase -> Instant -> IO ByteString
-receiveUpTo most run phase limit = do
+receive :: Int -> Run -> Phase -> Instant -> IO ByteString
+receive most run phase limit = do
   t <- deadlineIn (nanoseconds 0)
   when (t >= limit) (fails run phase TimedOut)
   connReceive (httpConnection (runConnection run)) limit most `catch` \e -> fails run phase (if isTimeout e then TimedOut else ConnectionBroken e)
@@ -216,6 +214,7 @@ awaitHead run rendered limit continue = go (0 :: Int) start
         ResponseIncomplete next -> more interim next bytes
         ResponseComplete h -> do
           writeIORef held (B.drop (headResponseEnd h) bytes)
+          writeIORef (httpWanted (runConnection run)) (wantedAgain (headResponseEnd h) (headResponseFraming h))
           case headStatus h of
             101
               | switchesAsAsked (headResponseFields h) -> pure h
@@ -228,8 +227,9 @@ awaitHead run rendered limit continue = go (0 :: Int) start
     -- Masked, so that no byte is lost between the connection and the reference.
     more interim next bytes = do
       new <- mask_ $ do
+        wanted <- readIORef (httpWanted (runConnection run))
         new <-
-          receive run Answering limit `catch` \e -> case errorCause e of
+          receive wanted run Answering limit `catch` \e -> case errorCause e of
             ConnectionBroken why | isReset why, first -> throwIO e {errorCause = NoAnswer (Just why)}
             _ -> throwIO e
         new <$ writeIORef held (bytes <> new)
@@ -289,7 +289,7 @@ nextPiece run ref trailers = mask_ $ do
       Broken why -> broken (NotHttp why)
       Needs rest next -> do
         save rest (At next)
-        new <- receiveUpTo (wantedFor next) run Receiving limit
+        new <- receive (wantedFor next) run Receiving limit
         case () of
           _
             | not (B.null new) -> let both = if B.null rest then new else rest <> new in writeIORef held both >> go limit next both
