@@ -78,8 +78,8 @@ serverCase connections capabilities = workloadCase (params connections capabilit
 workloadCase :: Params -> Workload -> Subject -> Case
 workloadCase = workloadCaseBeside (\_ act -> act [])
 
--- | 'workloadCase' beside something else that runs meanwhile, such as the server behind a proxy, and that gives further
--- arguments for the subject.
+-- | 'workloadCase' beside something else that runs meanwhile, such as the server behind a proxy, and that gives
+-- arguments for the subject, which come first.
 workloadCaseBeside :: (forall a. Env -> ([String] -> IO a) -> IO a) -> Params -> Workload -> Subject -> Case
 workloadCaseBeside beside given work subject =
   Case
@@ -92,7 +92,7 @@ workloadCaseBeside beside given work subject =
   where
     running measure env = beside env $ \further -> do
       arguments <- workArguments work env subject
-      metrics <- withServerOn (coresOfServer env work) env (workCapabilities work) subject (arguments <> further) (measure env work)
+      metrics <- withServerOn (coresOfServer env work) env (workCapabilities work) subject (further <> arguments) (measure env work)
       pure [(given, metrics)]
 
 coresOfServer, coresOfClients :: Env -> Workload -> [Int]
