@@ -24,6 +24,7 @@ libraryTests =
         "many at once",
         "messages and silence for longer than the time of clients",
         "closed by either side, and gone",
+        "through the reverse proxy: messages of any kind, refusals and ends",
         "gone while a program runs that was started meanwhile",
         "over HTTP/2, by python3-h2",
         "a browser: fetch, connections kept, WebSockets",
