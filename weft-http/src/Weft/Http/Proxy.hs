@@ -62,9 +62,9 @@ import Weft.Duration
 import Weft.Http.Client hiding (request)
 import Weft.Http.Client.Render (isIdempotent)
 import Weft.Http.Proxy.Fields
+import Weft.Http.Proxy.Header
 import Weft.Http.Proxy.Servers
 import Weft.Http.Proxy.Tunnel
-import Weft.Http.ProxyProtocol
 import Weft.Timer (sleep)
 import Weft.Transport (Connection, deadlineIn, noDeadline)
 

@@ -2,28 +2,23 @@
 
 -- |
 -- The PROXY protocol, versions 1 and 2: a header at the beginning of a connection, by which a proxy passes on the
--- address of its client (HAProxy's proxy-protocol.txt). Reading: the parser is pure, total and incremental. Writing:
--- pure.
+-- address of its client (HAProxy's proxy-protocol.txt). The parser is pure, total and incremental.
+-- "Weft.Http.Proxy.Header" writes such headers.
 --
 -- @since 0.1.0
 module Weft.Http.ProxyProtocol
-  ( -- * Reading
-    readProxyHeader,
-
-    -- * Writing
-    ProxyHeader (..),
-    proxyHeaderFor,
+  ( readProxyHeader,
+    signature,
   )
 where
 
-import Data.Bits (shiftL, shiftR, (.&.), (.|.))
+import Data.Bits (shiftL, (.&.), (.|.))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import qualified Data.ByteString.Unsafe as B
 import Data.Char (isDigit)
-import Data.Word (Word16, Word32, Word8)
-import Numeric (showHex)
+import Data.Word (Word16, Word32)
 import Weft.Http.Parser.Bytes (hexDigit)
 import Weft.Http.Settings (ProxyProtocol (..))
 import Weft.Socket
@@ -64,6 +59,7 @@ parseProxyHeader bytes
   | bytes `B.isPrefixOf` "PROXY " || bytes `B.isPrefixOf` signature = Partial
   | otherwise = Absent
 
+-- | What a header of version 2 begins with.
 signature :: ByteString
 signature = "\r\n\r\n\0\r\nQUIT\n"
 
@@ -139,36 +135,3 @@ version2 bytes
     word32 :: Int -> Word32
     word32 i = (fromIntegral (word16 i) `shiftL` 16) .|. fromIntegral (word16 (i + 2))
     maxSize = 4096
-
--- Writing ----------------------------------------------------------------------------
-
--- | The version of a header that is sent.
-data ProxyHeader
-  = -- | A line of text.
-    ProxyVersion1
-  | -- | Binary.
-    ProxyVersion2
-  deriving (Eq, Show)
-
--- | The header for a connection that is made for a client, or by the proxy itself (a health check). The address that the
--- client has connected to, which applications do not know, is given as @0.0.0.0@ or @::@ with port 0. A client over a
--- Unix socket has no address that the header could have.
-proxyHeaderFor :: ProxyHeader -> Maybe SockAddr -> ByteString
-proxyHeaderFor version client = case (version, client) of
-  (ProxyVersion1, Just (SockAddrInet p host))
-    | (a, b, c, d) <- hostAddressToTuple host -> line "TCP4" (C.intercalate "." (map text [a, b, c, d])) "0.0.0.0" p
-  (ProxyVersion1, Just (SockAddrInet6 p _ host _)) -> line "TCP6" (groups (hostAddress6ToTuple host)) "::" p
-  (ProxyVersion1, _) -> "PROXY UNKNOWN\r\n"
-  (ProxyVersion2, Nothing) -> binary 0x20 0 []
-  (ProxyVersion2, Just (SockAddrInet p host))
-    | (a, b, c, d) <- hostAddressToTuple host -> binary 0x21 0x11 ([a, b, c, d] <> replicate 4 0 <> two (fromIntegral p) <> [0, 0])
-  (ProxyVersion2, Just (SockAddrInet6 p _ host _))
-    | (a, b, c, d, e, f, g, h) <- hostAddress6ToTuple host -> binary 0x21 0x21 (concatMap two [a, b, c, d, e, f, g, h] <> replicate 16 0 <> two (fromIntegral p) <> [0, 0])
-  (ProxyVersion2, Just _) -> binary 0x21 0 []
-  where
-    line family from to port = B.concat ["PROXY ", family, " ", from, " ", to, " ", text port, " 0\r\n"]
-    text n = C.pack (show n)
-    groups (a, b, c, d, e, f, g, h) = C.intercalate ":" [C.pack (showHex n "") | n <- [a, b, c, d, e, f, g, h]]
-    binary command family addresses = signature <> B.pack ([command, family] <> two (fromIntegral (length addresses)) <> addresses)
-    two :: Word16 -> [Word8]
-    two n = [fromIntegral (n `shiftR` 8), fromIntegral n]
