@@ -152,17 +152,14 @@ static int bio_read(BIO *b, char *to, size_t want, size_t *got) {
   size_t n = 0;
   BIO_clear_retry_flags(b);
   while (n < want && c->left > 0) {
-    size_t step;
+    size_t step = c->begun < HEADER ? HEADER - c->begun : c->record;
+    if (step > want - n) step = want - n;
+    if (step > c->left) step = c->left;
     if (c->begun < HEADER) {
-      step = 1;
-      c->header[c->begun] = *c->in;
-      if (c->begun == HEADER - 1) c->record = (size_t)c->header[3] << 8 | *c->in;
-    } else {
-      step = want - n;
-      if (step > c->left) step = c->left;
-      if (step > c->record) step = c->record;
+      memcpy(c->header + c->begun, c->in, step);
+      if (c->begun + step == HEADER) c->record = (size_t)c->header[3] << 8 | c->header[4];
+    } else
       c->record -= step;
-    }
     memcpy(to + n, c->in, step);
     c->in += step;
     c->left -= step;
@@ -259,13 +256,6 @@ static const SSL_CTX *context_for(const struct names *t, const unsigned char *as
   return t->contexts[wild ? wild->context : 0];
 }
 
-static int identify_context(SSL *ssl, const SSL_CTX *context) {
-  X509 *own = SSL_CTX_get0_certificate(context);
-  unsigned char digest[EVP_MAX_MD_SIZE];
-  unsigned size = 0;
-  return own && X509_digest(own, EVP_sha256(), digest, &size) && SSL_set_session_id_context(ssl, digest, size);
-}
-
 /* Before any extension is looked at, so that a session is compared with the certificate that would be shown. */
 static int on_hello(SSL *ssl, int *alert, void *unused) {
   (void)unused;
@@ -288,7 +278,7 @@ static int on_hello(SSL *ssl, int *alert, void *unused) {
     c->asked_length = length;
   }
   const SSL_CTX *context = name ? context_for(c->names, name, length) : c->names->contexts[0];
-  if (!SSL_set_SSL_CTX(ssl, (SSL_CTX *)context) || !identify_context(ssl, context)) return SSL_CLIENT_HELLO_ERROR;
+  if (!SSL_set_SSL_CTX(ssl, (SSL_CTX *)context)) return SSL_CLIENT_HELLO_ERROR;
   /* That replaced the store. */
   if (c->authorities && !SSL_set1_verify_cert_store(ssl, SSL_CTX_get_cert_store(c->authorities))) return SSL_CLIENT_HELLO_ERROR;
   return SSL_CLIENT_HELLO_SUCCESS;
@@ -453,6 +443,13 @@ static int usable(const EVP_PKEY *k) {
   }
 }
 
+/* No session is resumed with another certificate: its digest is the context of sessions, which connections take over. */
+static int identify(SSL_CTX *x) {
+  unsigned char digest[EVP_MAX_MD_SIZE];
+  unsigned size = 0;
+  return X509_digest(SSL_CTX_get0_certificate(x), EVP_sha256(), digest, &size) && SSL_CTX_set_session_id_context(x, digest, size);
+}
+
 /* Set the key of the context's certificate. A number above one if it is that of the chain's certificate with this
  * number, counted from one; 0 if it is of none of them. */
 int weft_tls_set_key(SSL_CTX *x, const char *pem, int length, char *why, size_t size) {
@@ -469,7 +466,7 @@ int weft_tls_set_key(SSL_CTX *x, const char *pem, int length, char *why, size_t 
     ERR_raise(ERR_LIB_SSL, SSL_R_UNKNOWN_PKEY_TYPE);
     result = REFUSED;
   } else if (X509_check_private_key(SSL_CTX_get0_certificate(x), k))
-    result = SSL_CTX_use_PrivateKey(x, k) ? DONE : REFUSED;
+    result = SSL_CTX_use_PrivateKey(x, k) && identify(x) ? DONE : REFUSED;
   else
     for (int i = 0; i < sk_X509_num(chain) && result == 0; i++)
       if (X509_check_private_key(sk_X509_value(chain, i), k)) result = i + 2;
@@ -705,11 +702,11 @@ struct piece {
 };
 
 /* Encrypt pieces, one after the other, in as few records as possible. The first is the small one: it has the head of a
- * response, and what follows is then encrypted from where it lies, as far as a record is within a piece. */
+ * response, and what follows is then encrypted from where it lies, as far as a record is within a piece. Nobody looks at the reason of a
+ * failure, so errors of others are not cleared first. */
 int weft_tls_write(struct connection *c, const struct piece *pieces, size_t count) {
   unsigned char joined[TEXT];
   size_t total = 0, from = 0, n = 0;
-  clear_errors();
   for (size_t i = 0; i < count; i++) total += pieces[i].length;
   if (total == 0) return DONE;
   if (!reserve(c, total + (total / TEXT + 2) * 64)) {
@@ -733,6 +730,12 @@ int weft_tls_write(struct connection *c, const struct piece *pieces, size_t coun
     if (SSL_write_ex(c->ssl, at, size, &n) != 1) return failed(c);
   }
   return DONE;
+}
+
+/* The same with two pieces, of which the second may be empty. */
+int weft_tls_write_two(struct connection *c, const unsigned char *at, size_t length, const unsigned char *at2, size_t length2) {
+  const struct piece pieces[] = {{at, length}, {at2, length2}};
+  return weft_tls_write(c, pieces, 2);
 }
 
 /* Encrypt the end of the stream. */

@@ -2,7 +2,7 @@
 -- The simulated machine has no TLS: neither its servers nor its clients.
 module Weft.Tls
   ( TlsServer,
-    tlsAccept,
+    tlsAcceptReceived,
     looksLikeTls,
     withoutProtocol,
 
@@ -16,13 +16,13 @@ where
 
 import Data.ByteString (ByteString)
 import Weft.Duration (Duration, seconds)
-import Weft.Transport (Connection)
+import Weft.Transport (Connection, withReceived)
 
 -- | A placeholder.
 data TlsServer = TlsServer
 
-tlsAccept :: TlsServer -> Connection -> IO Connection
-tlsAccept TlsServer = pure
+tlsAcceptReceived :: TlsServer -> ByteString -> Connection -> IO Connection
+tlsAcceptReceived TlsServer = withReceived
 
 looksLikeTls :: ByteString -> Bool
 looksLikeTls _ = False

@@ -43,6 +43,7 @@ module Weft.Tls
     withoutProtocol,
     servedNames,
     tlsAccept,
+    tlsAcceptReceived,
     TlsServerSettings (..),
     defaultTlsServerSettings,
     CertificateSource (..),
@@ -64,14 +65,17 @@ module Weft.Tls
   )
 where
 
+import Control.Applicative ((<|>))
 import Control.Exception
 import Control.Monad (unless, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as B8
 import Data.Either (fromRight, lefts)
+import Data.Foldable (find)
 import Data.IORef
 import Data.Int (Int64)
+import Data.Maybe (fromMaybe)
 import System.IO.Unsafe (unsafePerformIO)
 import Weft.Blocking (blocking)
 import Weft.Core.Time (toSeconds)
@@ -219,13 +223,20 @@ servedNames server = map (fmap servedBy) . loadedCredentials <$> readIORef (serv
 -- own error only if that was the cause. The peer's part of it has at most 128 KiB. The new connection
 -- owns the old one.
 tlsAccept :: TlsServer -> Connection -> IO Connection
-tlsAccept server below = (`onException` connAbort below) $ do
+tlsAccept server = tlsAcceptReceived server B.empty
+
+-- | 'tlsAccept' after the client's first bytes were received, for a server that looks at them ('looksLikeTls').
+--
+-- @since 0.2.0
+tlsAcceptReceived :: TlsServer -> ByteString -> Connection -> IO Connection
+tlsAcceptReceived server received below = (`onException` connAbort below) $ do
   Loaded credentials authorities table <- readIORef (serverLoaded server)
   deadline <- deadlineIn (tlsHandshakeTime settings)
   keys <- mapM currentKeys (serverTickets server)
   (endpoint, keep) <- acceptEndpoint table keys (fmap (\context -> (context, required)) authorities) (tlsProtocols settings)
   let slowly = maybe False (const True) authorities || any (credentialSlow . snd) credentials
-  handshakeOver (Handshaking ServerSide endpoint slowly keep (logKeys (tlsKeyLog settings))) deadline below
+  let shared string = fromMaybe string (find (== string) (tlsProtocols settings) <|> nameIn table string)
+  handshakeOver (Handshaking ServerSide endpoint slowly keep shared (logKeys (tlsKeyLog settings))) deadline received below
   where
     settings = serverSettings server
     required = case tlsClientCertificates settings of
@@ -321,7 +332,7 @@ tlsConnect settings name below = (`onException` connAbort below) $ do
         TrustLoaded (Authorities loaded) -> loaded
         _ -> anything
   endpoint <- connectEndpoint context (fmap credentialContext own) server (tlsOffer settings)
-  handshakeOver (Handshaking ClientSide endpoint True (pure ()) (const (pure ()))) deadline below
+  handshakeOver (Handshaking ClientSide endpoint True (pure ()) id (const (pure ()))) deadline B.empty below
 
 -- Peers' certificates --------------------------------------------------------------------
 

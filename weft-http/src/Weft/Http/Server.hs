@@ -59,7 +59,7 @@ import Weft.Socket (ServerSettings (..), SockAddr (..), Socket, defaultServerSet
 import qualified Weft.Socket as W
 import Weft.Sys (newAtomicWords, peekWord, pokeWord)
 import qualified Weft.Thread as W
-import Weft.Tls (TlsServer, looksLikeTls, tlsAccept, withoutProtocol)
+import Weft.Tls (TlsServer, looksLikeTls, tlsAcceptReceived, withoutProtocol)
 import Weft.Transport
 
 -- Options --------------------------------------------------------------------------------
@@ -402,7 +402,7 @@ speak options app client rest = case optionTls options of
       connSendBytes (clientConnection client) noDeadline text
       linger client
     shakeHands tls first = do
-      found <- try (withReceived first (clientConnection client) >>= tlsAccept tls)
+      found <- try (tlsAcceptReceived tls first (clientConnection client))
       pokeWord (clientCells client) cellHandshake 0
       case found of
         Right connection -> pure (Just connection)

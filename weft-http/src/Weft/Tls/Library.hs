@@ -23,6 +23,7 @@ module Weft.Tls.Library
     -- * What servers choose from
     NameTable,
     newNameTable,
+    nameIn,
     TicketKeys,
     newTicketKeys,
 
@@ -36,6 +37,7 @@ module Weft.Tls.Library
     handshake,
     handshakeSlowly,
     Reading (..),
+    AfterReading (..),
     readClear,
     writeClear,
     endClear,
@@ -68,11 +70,14 @@ import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as B8
 import qualified Data.ByteString.Internal as B (create, createAndTrim, fromForeignPtr, mallocByteString, toForeignPtr)
 import Data.Foldable (fold)
+import Data.Set (Set)
+import qualified Data.Set as Set
 import Foreign
 import Foreign.C
 import GHC.ForeignPtr (unsafeWithForeignPtr)
 import GHC.IO.Exception (IOErrorType (ResourceExhausted), IOException (..))
 import System.IO.Unsafe (unsafePerformIO)
+import Weft.Transport (Region (..))
 
 -- Contexts -----------------------------------------------------------------------------
 
@@ -159,8 +164,12 @@ trustAnything context = withContext context c_trustAnything
 
 data CNames
 
--- | Contexts by the name that a client asks for. Not changed once it is made.
-newtype NameTable = NameTable (ForeignPtr CNames)
+-- | Contexts by the name that a client asks for, and the names. Not changed once it is made.
+data NameTable = NameTable !(ForeignPtr CNames) !(Set ByteString)
+
+-- | The table's own string that is equal, if there is one.
+nameIn :: NameTable -> ByteString -> Maybe ByteString
+nameIn (NameTable _ names) name = (`Set.elemAt` names) <$> Set.lookupIndex name names
 
 -- | The contexts, of which the first is for unknown names; and the number of the context for each name, in lower case and
 -- in ascending order. A name may have a wildcard for its leftmost label. If a client's name matches an exact one and a
@@ -173,7 +182,7 @@ newNameTable contexts names = do
     forM_ names $ \(name, number) -> withBytes name $ \at n -> do
       r <- c_namesName t (castPtr at) (fromIntegral n) (fromIntegral number)
       when (r == 0) (throwIO exhausted)
-  pure (NameTable table)
+  pure (NameTable table (Set.fromDistinctAscList (map fst names)))
 
 data CTickets
 
@@ -195,7 +204,7 @@ newtype Endpoint = Endpoint (ForeignPtr CEndpoint)
 -- to show a certificate, and the application protocols. The endpoint refers to the first three until its handshake is
 -- done: the caller keeps them by the action that is returned, to be run then.
 acceptEndpoint :: NameTable -> Maybe TicketKeys -> Maybe (Context, Bool) -> [ByteString] -> IO (Endpoint, IO ())
-acceptEndpoint (NameTable names) keys authorities protocols = do
+acceptEndpoint (NameTable names _) keys authorities protocols = do
   p <- unsafeWithForeignPtr names $ \n -> orNull (fmap (\(TicketKeys k) -> k) keys) $ \k -> orNull (fmap (\(Context a, _) -> a) authorities) $ \a ->
     withBytes (protocolList protocols) $ \at size -> c_accept n k a (maybe 0 (\(_, required) -> if required then 1 else 0) authorities) at (fromIntegral size)
   endpoint <- Endpoint <$> owned c_free p
@@ -260,9 +269,18 @@ data Reading
     StreamEnded
   | ReadingFailed !Failure
 
--- | Decrypt at most that number of bytes, with bytes that were received. Returns what was not taken of them, whether
--- something can be read without receiving, and the size of the output that waits.
-readClear :: Endpoint -> ByteString -> Int -> IO (Reading, ByteString, Bool, Int)
+-- | What a call that reads leaves.
+data AfterReading = AfterReading
+  { -- | What was not taken of the bytes that were received.
+    readLeft :: !ByteString,
+    -- | Whether something can be read without receiving.
+    readMore :: !Bool,
+    -- | The size of the output that waits.
+    readOutput :: !Int
+  }
+
+-- | Decrypt at most that number of bytes, with bytes that were received.
+readClear :: Endpoint -> ByteString -> Int -> IO (Reading, AfterReading)
 readClear (Endpoint fp) input most = unsafeWithForeignPtr fp $ \p -> do
   pending <- peekPending p
   begun <- peekBegun p
@@ -281,23 +299,31 @@ readClear (Endpoint fp) input most = unsafeWithForeignPtr fp $ \p -> do
       | r < 0 -> ReadingFailed <$> failureOf (fromIntegral r) p
       | room - n <= 64 -> pure (Clear (B.fromForeignPtr memory 0 n))
       | otherwise -> pure (Clear (B.copy (B.fromForeignPtr memory 0 n)))
-  pure (reading, B.drop (B.length input - left) input, more > 0, output)
+  pure (reading, AfterReading (B.drop (B.length input - left) input) (more > 0) output)
 
--- | Encrypt pieces of memory, one after the other, in as few records as possible. 'Nothing' if it succeeds.
-writeClear :: Endpoint -> Ptr (Ptr Word8, CSize) -> Int -> IO (Maybe Failure)
-writeClear (Endpoint fp) pieces count = unsafeWithForeignPtr fp $ \p -> do
-  r <- c_write p pieces (fromIntegral count)
-  if r == 1 then pure Nothing else Just <$> failureOf r p
+-- | Encrypt pieces of memory, one after the other, in as few records as possible. Whether it succeeds.
+writeClear :: Endpoint -> [Region] -> IO Bool
+writeClear (Endpoint fp) pieces = (== 1) <$> unsafeWithForeignPtr fp write
+  where
+    write p = case pieces of
+      -- Without a table: a head and a body, or both in one.
+      [Region at n] -> c_writeTwo p at (fromIntegral n) nullPtr 0
+      [Region at n, Region at' n'] -> c_writeTwo p at (fromIntegral n) at' (fromIntegral n')
+      _ -> let count = length pieces in allocaBytes (16 * count) (\table -> fill table pieces >> c_write p table (fromIntegral count))
+    fill :: Ptr (Ptr Word8, CSize) -> [Region] -> IO ()
+    fill _ [] = pure ()
+    fill table (Region at n : rest) = pokeByteOff table 0 at >> pokeByteOff table 8 n >> fill (table `plusPtr` 16) rest
 
 -- | Encrypt the alert close_notify.
 endClear :: Endpoint -> IO ()
 endClear (Endpoint fp) = unsafeWithForeignPtr fp $ \p -> () <$ c_end p
 
--- | Take the output that waits: its address, to be freed by 'dropOutput', and its size.
-takeOutput :: Endpoint -> IO (Ptr Word8, Int)
+-- | Take the output that waits: its memory, to be freed by 'dropOutput'.
+takeOutput :: Endpoint -> IO Region
 takeOutput (Endpoint fp) = unsafeWithForeignPtr fp $ \p -> do
   n <- peekOutput p
-  if n == 0 then pure (nullPtr, 0) else (\at -> (at, n)) <$> c_take p
+  at <- if n == 0 then pure nullPtr else c_take p
+  pure (Region at n)
 
 -- | The size of the output that waits.
 outputSize :: Endpoint -> IO Int
@@ -470,11 +496,13 @@ foreign import ccall unsafe "weft_tls_read" c_read :: Ptr CEndpoint -> Ptr Word8
 
 foreign import ccall unsafe "weft_tls_write" c_write :: Ptr CEndpoint -> Ptr (Ptr Word8, CSize) -> CSize -> IO CInt
 
+foreign import ccall unsafe "weft_tls_write_two" c_writeTwo :: Ptr CEndpoint -> Ptr Word8 -> CSize -> Ptr Word8 -> CSize -> IO CInt
+
 foreign import ccall unsafe "weft_tls_end" c_end :: Ptr CEndpoint -> IO CInt
 
 foreign import ccall unsafe "weft_tls_take" c_take :: Ptr CEndpoint -> IO (Ptr Word8)
 
--- | Free what 'takeOutput' returned.
+-- | Free the memory that 'takeOutput' returned.
 foreign import ccall unsafe "weft_tls_drop" dropOutput :: Ptr Word8 -> IO ()
 
 foreign import ccall unsafe "weft_tls_version" c_version :: Ptr CEndpoint -> IO CInt

@@ -24,17 +24,15 @@ where
 
 import Control.Concurrent.MVar
 import Control.Exception
-import Control.Monad (unless, void, when)
+import Control.Monad (unless, void, when, (<$!>))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Internal as B (toForeignPtr)
 import Data.Foldable (fold)
 import Data.IORef
 import Data.Maybe (isJust, isNothing)
-import Data.Word (Word8)
-import Foreign (Ptr, allocaBytes, free, mallocBytes, nullPtr, plusPtr, pokeByteOff, touchForeignPtr)
+import Foreign (free, mallocBytes, nullPtr, plusPtr, touchForeignPtr)
 import Foreign.C.Error (Errno, eBADF, eINVAL, ePIPE, errnoToIOError)
-import Foreign.C.Types (CSize)
 import GHC.ForeignPtr (unsafeForeignPtrToPtr)
 import GHC.IO.Exception (IOErrorType (EOF, PermissionDenied, ProtocolError, TimeExpired), IOException (..))
 import System.IO.Error (mkIOError)
@@ -107,18 +105,20 @@ data Handshaking = Handshaking
     handshakeSlow :: !Bool,
     -- | Keeps what the endpoint refers to; run at the end.
     handshakeKeeps :: IO (),
+    -- | A string that is equal and lives anyway, if there is one: a short string of its own holds a block of memory.
+    handshakeShared :: ByteString -> ByteString,
     -- | Gets the lines of the session's keys, if there are any.
     handshakeKeys :: ByteString -> IO ()
   }
 
--- | Perform the handshake before the deadline. If the handshake fails, this throws an 'IOException', and the endpoint is
--- freed; the connection below must then be closed.
-handshakeOver :: Handshaking -> Instant -> Connection -> IO Connection
-handshakeOver (Handshaking side endpoint slowly keeps keys) deadline below = (`onException` release endpoint) $ do
-  rest <- steps 0 B.empty side
+-- | Perform the handshake before the deadline, with bytes that were received already. If the handshake fails, this throws
+-- an 'IOException', and the endpoint is freed; the connection below must then be closed.
+handshakeOver :: Handshaking -> Instant -> ByteString -> Connection -> IO Connection
+handshakeOver (Handshaking side endpoint slowly keeps shared keys) deadline first below = (`onException` release endpoint) $ do
+  rest <- if side == ServerSide && B.null first then receive 0 B.empty else step (B.length first) first
   keeps
   keyLines endpoint >>= \told -> unless (B.null told) (keys told)
-  security <- securityOf endpoint
+  security <- securityOf endpoint shared
   -- Also a server's tickets (TLS 1.3), although they could go with its first bytes: they acknowledge what the client has
   -- sent, and so let it send more (RFC 896).
   flush
@@ -132,10 +132,7 @@ handshakeOver (Handshaking side endpoint slowly keeps keys) deadline below = (`o
   closed <- newIORef False
   pure (Connection operations (Session endpoint below security side turn sender urgent input end ending cut closed))
   where
-    -- A client speaks first.
-    steps :: Int -> ByteString -> Side -> IO ByteString
-    steps before left ServerSide = receive before left
-    steps before left ClientSide = step before left
+    step :: Int -> ByteString -> IO ByteString
     step before bytes = do
       (outcome, left) <- inTurn ((if slowly then handshakeSlowly else handshake) endpoint bytes)
       case outcome of
@@ -151,7 +148,7 @@ handshakeOver (Handshaking side endpoint slowly keeps keys) deadline below = (`o
       let sofar = before + B.length more
       when (sofar > largestHandshake) (ioError (protocolError ("a handshake of more than " <> show largestHandshake <> " bytes")))
       step sofar (left <> more)
-    flush = bracket (takeOutput endpoint) (dropOutput . fst) $ \(at, n) -> unless (n == 0) (connSend below deadline at n)
+    flush = bracket (takeOutput endpoint) (\(Region at _) -> dropOutput at) $ \(Region at n) -> unless (n == 0) (connSend below deadline at n)
 
 -- | The most bytes of a handshake from one side: 128 KiB. A certificate chain fits.
 largestHandshake :: Int
@@ -168,12 +165,12 @@ turns :: Each (MVar ())
 turns = unsafePerformIO (newEach (newMVar ()))
 {-# NOINLINE turns #-}
 
-securityOf :: Endpoint -> IO Security
-securityOf endpoint = do
+securityOf :: Endpoint -> (ByteString -> ByteString) -> IO Security
+securityOf endpoint shared = do
   version13 <- isVersion13 endpoint
   cipher <- cipherNumber endpoint
-  protocol <- chosenProtocol endpoint
-  name <- askedName endpoint
+  protocol <- held <$!> chosenProtocol endpoint
+  name <- held <$!> askedName endpoint
   chain <- peerChain endpoint
   again <- isResumed endpoint
   pure
@@ -185,24 +182,32 @@ securityOf endpoint = do
         securityPeerCertificates = chain,
         securityResumed = again
       }
+  where
+    held found = case found of
+      Just own' -> let !string = shared own' in Just string
+      Nothing -> Nothing
 
 -- Roles ----------------------------------------------------------------------------------
 
--- | Use the endpoint. The action calls the library, and neither waits nor takes long. @EBADF@ if the connection is closed.
+-- | Masked: use the endpoint. The action calls the library, and neither waits nor takes long. @EBADF@ if the connection is
+-- closed.
 using :: Session -> String -> (Endpoint -> IO a) -> IO a
-using s loc act = mask_ $ do
+using s loc act = do
   takeMVar (sessionTurn s)
   closed <- readIORef (sessionClosed s)
   if closed
-    then giveBack >> failed loc eBADF
+    then giveBack s >> failed loc eBADF
     else do
-      r <- act (sessionEndpoint s) `onException` giveBack
-      r <$ giveBack
-  where
-    giveBack = do
-      putMVar (sessionTurn s) ()
-      closed <- readIORef (sessionClosed s)
-      when closed (reap s)
+      r <- act (sessionEndpoint s) `onException` giveBack s
+      r <$ giveBack s
+{-# INLINE using #-}
+
+-- | Give the turn back.
+giveBack :: Session -> IO ()
+giveBack s = do
+  putMVar (sessionTurn s) ()
+  closed <- readIORef (sessionClosed s)
+  when closed (reap s)
 
 -- | Free the endpoint of a closed connection, unless it is in use: then its user does.
 reap :: Session -> IO ()
@@ -212,15 +217,15 @@ reap s = mask_ $ do
     Nothing -> pure ()
     Just () -> release (sessionEndpoint s) >> putMVar (sessionTurn s) ()
 
--- | Run an action as the sender. Throws an error that satisfies 'isTimeout' if another thread is the sender until the
--- deadline.
-asSender :: Session -> Instant -> IO a -> IO a
-asSender s deadline act = mask_ $ do
+-- | Masked: run an action as the sender. Throws an error that satisfies 'isTimeout' if another thread is the sender until
+-- the deadline.
+asSender :: Session -> Instant -> IO () -> IO ()
+asSender s deadline act = do
   idle <- tryTakeMVar (sessionSender s)
   when (isNothing idle) acquire
-  r <- (act `onException` putMVar (sessionSender s) ()) `onException` (now >>= afterwards s)
+  act `onException` (putMVar (sessionSender s) () >> now >>= afterwards s)
   putMVar (sessionSender s) ()
-  r <$ afterwards s deadline
+  afterwards s deadline
   where
     acquire
       | deadline == noDeadline = takeMVar (sessionSender s)
@@ -229,15 +234,17 @@ asSender s deadline act = mask_ $ do
         got <- within (deadline `until` t) (takeMVar (sessionSender s))
         when (isNothing got) (ioError (IOError Nothing TimeExpired "Weft.Tls" "another thread is sending" Nothing Nothing))
 
--- | As the sender: send the output. If it throws, sending is cut off; if it was before, it throws @EPIPE@.
+-- | As the sender, masked: send the output. If it throws, sending is cut off; if it was before, it throws @EPIPE@.
 flushOutput :: Session -> Instant -> IO ()
-flushOutput s deadline = checkWhole s >> mask_ (using s "connSend" takeOutput >>= sendOutput s deadline)
+flushOutput s deadline = checkWhole s >> using s "connSend" takeOutput >>= sendOutput s deadline
 
 -- | As the sender, masked: send output that was taken.
-sendOutput :: Session -> Instant -> (Ptr Word8, Int) -> IO ()
-sendOutput s deadline (at, n)
+sendOutput :: Session -> Instant -> Region -> IO ()
+sendOutput s deadline (Region at n)
   | at == nullPtr = pure ()
-  | otherwise = (connSend (sessionBelow s) deadline at n `onException` writeIORef (sessionCut s) True) `finally` dropOutput at
+  | otherwise = do
+    connSend (sessionBelow s) deadline at n `onException` (writeIORef (sessionCut s) True >> dropOutput at)
+    dropOutput at
 
 -- | Send the output that waits, as far as the connection takes it without waiting. If it does not take all, sending is cut
 -- off. If there is a sender, that one sends it. Throws no 'IOException'.
@@ -264,7 +271,7 @@ operations :: Operations Session
 operations =
   Operations
     { opReceive = receiveClear,
-      opSend = \s deadline (Region p n) -> sendPieces s deadline [(p, n)] (pure ()),
+      opSend = \s deadline region -> sendPieces s deadline [region] (pure ()),
       opSendMany = sendStrings,
       opSendFile = sendFileClear,
       opShutdownSend = shutdownClear,
@@ -289,21 +296,24 @@ closeBy end s = writeIORef (sessionClosed s) True >> end (sessionBelow s) >> rea
 receiveClear :: Session -> Instant -> Int -> IO ByteString
 receiveClear s deadline n
   | n <= 0 = failed "connReceive" eINVAL
-  | otherwise = mask_ $ do
-    checkOpen s "connReceive"
-    end <- readIORef (sessionEnd s)
-    case end of
-      Going -> go
-      Ended -> pure B.empty
-      Broken e -> ioError e
+  | otherwise = mask_ (receiveMasked s deadline n)
+
+receiveMasked :: Session -> Instant -> Int -> IO ByteString
+receiveMasked s deadline n = do
+  checkOpen s "connReceive"
+  end <- readIORef (sessionEnd s)
+  case end of
+    Going -> go
+    Ended -> pure B.empty
+    Broken e -> ioError e
   where
     go = do
       Input bytes more <- readIORef (sessionInput s)
       if B.null bytes && not more
         then receiveBelow
         else do
-          (reading, left, more', output) <- using s "connReceive" (\endpoint -> readClear endpoint bytes n)
-          writeIORef (sessionInput s) (Input left more')
+          (reading, AfterReading left more' output) <- using s "connReceive" (\endpoint -> readClear endpoint bytes n)
+          writeIORef (sessionInput s) $! Input left more'
           when (output > fewAnswers) (sendPromptly s)
           when (output > manyAnswers) $ do
             waiting <- using s "connReceive" outputSize
@@ -315,7 +325,7 @@ receiveClear s deadline n
             ReadingFailed failure -> sendPromptly s >> broken (errorOf failure)
     receiveBelow = do
       more <- connReceive (sessionBelow s) deadline 32768
-      if B.null more then using s "connReceive" recordBegun >>= truncated else writeIORef (sessionInput s) (Input more False) >> go
+      if B.null more then using s "connReceive" recordBegun >>= truncated else (writeIORef (sessionInput s) $! Input more False) >> go
     -- The peer closed without a close_notify alert. For a server that is common and harmless, since a request says
     -- where it ends. A client must not mistake a truncated message for a complete one.
     truncated begun
@@ -336,51 +346,70 @@ groupSize = 49152
 
 -- | Encrypt and send strings.
 sendStrings :: Session -> Instant -> [ByteString] -> IO ()
-sendStrings s deadline strings = withPlaces strings (sendPieces s deadline)
+sendStrings s deadline strings = sendPieces s deadline (places strings) (keepStrings strings)
 
--- | Where strings lie, and an action that keeps them until it is run.
-withPlaces :: [ByteString] -> ([(Ptr Word8, Int)] -> IO () -> IO a) -> IO a
-withPlaces strings act = act [(unsafeForeignPtrToPtr fp `plusPtr` off, n) | (fp, off, n) <- places] (mapM_ (\(fp, _, _) -> touchForeignPtr fp) places)
+-- | Where strings lie that are not empty. They have to be kept.
+places :: [ByteString] -> [Region]
+places [] = []
+places (string : rest)
+  | n == 0 = places rest
+  | otherwise = let !others = places rest in Region (unsafeForeignPtrToPtr fp `plusPtr` off) n : others
   where
-    places = map B.toForeignPtr strings
+    (fp, off, n) = B.toForeignPtr string
+
+-- | Strings stay where they are until this is run.
+keepStrings :: [ByteString] -> IO ()
+keepStrings = mapM_ ((\(fp, _, _) -> touchForeignPtr fp) . B.toForeignPtr)
 
 -- | Encrypt and send pieces of memory. Each group of at most 'groupSize' bytes is sent by one call. When all is encrypted,
 -- the action is run, which keeps the memory until then: a peer that does not receive holds only what is encrypted. If it
 -- throws, nothing more can be sent.
-sendPieces :: Session -> Instant -> [(Ptr Word8, Int)] -> IO () -> IO ()
+sendPieces :: Session -> Instant -> [Region] -> IO () -> IO ()
 sendPieces s deadline pieces keep = do
   checkOpen s "connSend"
   ending <- readIORef (sessionEnding s)
   unless (ending == Open) (failed "connSend" ePIPE)
   checkWhole s
   -- An exception between two groups leaves a part sent.
-  mask_ (groups pieces `onException` writeIORef (sessionCut s) True)
-  where
-    groups rest = case splitPieces groupSize rest of
-      ([], _) -> pure ()
-      (group, []) -> sendGroup group keep
-      (group, rest') -> sendGroup group (pure ()) >> groups rest'
-    sendGroup group encrypted = asSender s deadline $ do
-      checkWhole s
-      taken <- using s "connSend" $ \endpoint -> do
-        r <- withPieces group (writeClear endpoint)
-        case r of
-          Nothing -> encrypted >> takeOutput endpoint
-          Just _ -> failed "connSend" ePIPE
-      sendOutput s deadline taken
-    withPieces group act = let count = length group in allocaBytes (16 * count) $ \table -> fill table 0 group >> act table count
-    fill :: Ptr (Ptr Word8, CSize) -> Int -> [(Ptr Word8, Int)] -> IO ()
-    fill _ _ [] = pure ()
-    fill table i ((at, n) : rest) = pokeByteOff table i at >> pokeByteOff table (i + 8) n >> fill table (i + 16) rest
+  mask_ (sendGroups s deadline pieces keep `onException` writeIORef (sessionCut s) True)
 
--- | The first bytes of pieces, at most that many, and the others. Empty pieces are left out.
-splitPieces :: Int -> [(Ptr Word8, Int)] -> ([(Ptr Word8, Int)], [(Ptr Word8, Int)])
+-- | Masked: send pieces, a group at a time.
+sendGroups :: Session -> Instant -> [Region] -> IO () -> IO ()
+sendGroups s deadline pieces keep
+  | size == 0 = pure ()
+  | size <= groupSize = sendGroup s deadline pieces keep
+  | otherwise = do
+    let (group, rest) = splitPieces groupSize pieces
+    sendGroup s deadline group (pure ())
+    sendGroups s deadline rest keep
+  where
+    size = sizeOf pieces
+
+sizeOf :: [Region] -> Int
+sizeOf = go 0
+  where
+    go :: Int -> [Region] -> Int
+    go sum' [] = sum'
+    go sum' (Region _ n : rest) = go (sum' + n) rest
+
+-- | Masked: encrypt pieces, run the action, and send.
+sendGroup :: Session -> Instant -> [Region] -> IO () -> IO ()
+sendGroup s deadline group encrypted = asSender s deadline $ do
+  checkWhole s
+  taken <- using s "connSend" $ \endpoint -> do
+    written <- writeClear endpoint group
+    unless written (failed "connSend" ePIPE)
+    encrypted
+    takeOutput endpoint
+  sendOutput s deadline taken
+
+-- | The first bytes of pieces, at most that many, and the others.
+splitPieces :: Int -> [Region] -> ([Region], [Region])
 splitPieces _ [] = ([], [])
-splitPieces room pieces@((at, n) : rest)
-  | n == 0 = splitPieces room rest
+splitPieces room pieces@(Region at n : rest)
   | room == 0 = ([], pieces)
-  | n <= room = let (first, others) = splitPieces (room - n) rest in ((at, n) : first, others)
-  | otherwise = ([(at, room)], (at `plusPtr` room, n - room) : rest)
+  | n <= room = let (first, others) = splitPieces (room - n) rest in (Region at n : first, others)
+  | otherwise = ([Region at room], Region (at `plusPtr` room) (n - room) : rest)
 
 -- | The strings go with the first bytes of the file. If the file ends early, more can be sent afterwards, as with the
 -- kernel's sockets. What is read is freed as soon as it is encrypted, and leaves nothing to collect.
@@ -406,7 +435,7 @@ sendFileClear s deadline strings (FileRange (Fd fd) from size)
         when (n == 0) $ do
           sendStrings s deadline before
           ioError (mkIOError EOF ("Weft.Tls." <> loc) Nothing Nothing)
-        withPlaces before $ \places kept -> sendPieces s deadline (places <> [(memory, fromIntegral n)]) (kept >> drop')
+        sendPieces s deadline (places before <> [Region memory (fromIntegral n)]) (keepStrings before >> drop')
         pure (fromIntegral n :: Int)
     -- A part of what was announced may have been sent.
     cut = writeIORef (sessionCut s) True
@@ -418,7 +447,7 @@ shutdownClear s deadline = do
   checkOpen s "connShutdownSend"
   ending <- readIORef (sessionEnding s)
   unless (ending == Shut) $ do
-    asSender s deadline $ do
+    mask_ . asSender s deadline $ do
       cut <- readIORef (sessionCut s)
       unless cut $ do
         when (ending == Open) (writeIORef (sessionEnding s) Alerted >> using s "connShutdownSend" endClear)
