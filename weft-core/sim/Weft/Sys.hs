@@ -40,6 +40,7 @@ module Weft.Sys
     -- * Arrays of boxed values
     BoxedArray,
     newBoxedArray,
+    newOwnArray,
     sizeBoxedArray,
     readBoxedArray,
     writeBoxedArray,
@@ -291,6 +292,9 @@ data BoxedArray a = BoxedArray !Object !(IOArray Int a) !(History a)
 
 newBoxedArray :: Int -> a -> IO (BoxedArray a)
 newBoxedArray n a = BoxedArray <$> newObjects n <*> newArray (0, n - 1) a <*> newHistory
+
+newOwnArray :: Int -> a -> IO (BoxedArray a)
+newOwnArray = newBoxedArray
 
 sizeBoxedArray :: BoxedArray a -> Int
 sizeBoxedArray (BoxedArray _ s _) = unsafePerformIO ((\(_, hi) -> hi + 1) <$> getBounds s)

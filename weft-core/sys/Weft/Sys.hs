@@ -43,6 +43,7 @@ module Weft.Sys
     -- * Arrays of boxed values
     BoxedArray (..),
     newBoxedArray,
+    newOwnArray,
     sizeBoxedArray,
     readBoxedArray,
     writeBoxedArray,
@@ -288,6 +289,12 @@ newBoxedArray :: Int -> a -> IO (BoxedArray a)
 newBoxedArray (I# n) a = IO $ \s -> case newArray# n a s of
   (# s', arr #) -> (# s', BoxedArray arr #)
 
+-- | 'newBoxedArray' for one that all capabilities read on the way of each request, and that is hardly written: it shares
+-- no cache line with anything else, such as the end of a thread's descriptor, which is written each time the thread stops. It
+-- has 448 elements at least: objects of more than GHC's LARGE_OBJECT_THRESHOLD, 3276 bytes, get blocks of their own.
+newOwnArray :: Int -> a -> IO (BoxedArray a)
+newOwnArray n = newBoxedArray (max 448 n)
+
 -- | The number of elements.
 sizeBoxedArray :: BoxedArray a -> Int
 sizeBoxedArray (BoxedArray a) = I# (sizeofMutableArray# a)
@@ -324,10 +331,7 @@ newtype OwnRef a = OwnRef (BoxedArray a)
 
 -- | A new reference with an initial value, which is evaluated, and which it keeps alive. Takes 4 KiB.
 newOwnRef :: a -> IO (OwnRef a)
-newOwnRef !a = OwnRef <$> newBoxedArray elements a
-  where
-    -- More than GHC's LARGE_OBJECT_THRESHOLD, 3276 bytes.
-    elements = 448
+newOwnRef !a = OwnRef <$> newOwnArray 1 a
 
 -- | Read the value.
 readOwnRef :: OwnRef a -> IO a

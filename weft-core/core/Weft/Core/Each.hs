@@ -20,17 +20,17 @@ import Control.Monad (forM_)
 import Data.Bits (countLeadingZeros, finiteBitSize, unsafeShiftL, (.&.))
 import Weft.Sys
 
--- | The things, a power of two. The array is not changed.
-newtype Each a = Each (BoxedArray a)
+-- | The things, and their number less one; it is a power of two. The array is not changed.
+data Each a = Each !Int !(BoxedArray a)
 
 -- | Make one for each capability that there is, and for each that there may be later on this machine.
 newEach :: IO a -> IO (Each a)
 newEach make = do
   most <- max <$> getNumCapabilities <*> getNumProcessors
   let size = 1 `unsafeShiftL` (finiteBitSize most - countLeadingZeros (most - 1))
-  things <- newBoxedArray size =<< make
+  things <- newOwnArray size =<< make
   forM_ [1 .. size - 1] $ \i -> make >>= writeBoxedArray things i
-  pure (Each things)
+  pure (Each (size - 1) things)
 
 -- | That of the calling thread's capability.
 own :: Each a -> IO a
@@ -39,9 +39,9 @@ own each = myCapability >>= ofCapability each
 
 -- | That of a capability.
 ofCapability :: Each a -> Int -> IO a
-ofCapability (Each things) capability = readBoxedArray things (capability .&. (sizeBoxedArray things - 1))
+ofCapability (Each mask things) capability = readBoxedArray things (capability .&. mask)
 {-# INLINE ofCapability #-}
 
 -- | All of them.
 everyOne :: Each a -> IO [a]
-everyOne (Each things) = mapM (readBoxedArray things) [0 .. sizeBoxedArray things - 1]
+everyOne (Each mask things) = mapM (readBoxedArray things) [0 .. mask]

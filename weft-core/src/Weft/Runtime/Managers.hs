@@ -205,7 +205,7 @@ store rt cap m = do
   if cap < sizeBoxedArray arr
     then writeBoxedArray arr cap (Just m)
     else do
-      bigger <- newBoxedArray (max (cap + 1) (2 * sizeBoxedArray arr)) Nothing
+      bigger <- newOwnArray (max (cap + 1) (2 * sizeBoxedArray arr)) Nothing
       copyBoxedArray arr bigger
       writeBoxedArray bigger cap (Just m)
       writeRef (runtimeManagers rt) bigger

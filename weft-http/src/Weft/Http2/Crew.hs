@@ -54,7 +54,7 @@ import qualified Data.IntMap.Strict as IntMap
 import Data.Maybe (isJust)
 import GHC.Conc (labelThread)
 import Weft.Duration (Duration)
-import Weft.Sys (AtomicWords, casWord, newAtomicWords, readWord, writeWord)
+import Weft.Sys (AtomicWords, casWord, myCapability, newAtomicWords, readWord, writeWord)
 import Weft.Timer (within)
 
 -- | Thrown to the thread of a stream that was reset or whose connection has ended.
@@ -175,7 +175,10 @@ call crew next = case next of
     w <- Worker n <$> newEmptyMVar <*> newIORef Nothing
     enters <- change crew (\s -> if isJust (stateEnd s) then (s, False) else (s {stateWorkers = IntMap.insert n w (stateWorkers s)}, True))
     when enters $ do
-      t <- forkIOWithUnmask (\unmask -> work crew w True unmask)
+      -- It stays on the connection's capability, as all threads of a connection do: whoever calls is one of them, and would
+      -- otherwise have made a second thread that is ready, which the run-time system gives to another capability.
+      capability <- myCapability
+      t <- forkOnWithUnmask capability (\unmask -> work crew w True unmask)
       labelThread t "weft http/2 stream"
 
 -- | What a thread finds as it looks for a job.

@@ -107,7 +107,7 @@ newRegistry h = do
   -- tracked descriptors that carry the parent's.
   generation <- forkGeneration
   writeWord counts 0 (generation * 0x1000000)
-  Registry h locks <$> (newRef =<< newBoxedArray firstSlots Vacant) <*> newMVar () <*> pure counts
+  Registry h locks <$> (newRef =<< newOwnArray firstSlots Vacant) <*> newMVar () <*> pure counts
 
 -- | The stripe of a descriptor.
 stripe :: Registry m -> Fd -> IO (MVar (IntMap.IntMap (Known m)))
