@@ -2,8 +2,9 @@
  *
  * It keeps a directory of all lines of 64 bytes: which agents have a copy, and which one wrote last. A transfer is a
  * read of a line that another agent has written since, or a write to a line of which another agent has a copy: MSI with
- * caches of any size, so no line moves because there is no room. An agent is a capability of GHC's run-time system, by
- * the one that an OS thread has held most often; of other programs, an OS thread.
+ * caches of any size, so no line moves because there is no room. It begins empty when the counting begins: what a line
+ * held before is nobody's. An agent is a capability of GHC's run-time system, by the one that an OS thread has held most
+ * often; of other programs, an OS thread.
  *
  * Arguments: in=FIFO         commands, one byte each: s begin to count, e end and write the result
  *            out=FILE        the result; it appears when it is complete. FILE.begun appears when the counting has begun
@@ -188,7 +189,7 @@ static void touch(int agent, uint64_t number, uint64_t bytes, bool write, uint64
   int writer = l->writer - 1; /* 0 in memory that was never written */
   if (write) {
     for (int i = 0; i < AGENTS / 64; i++) others |= l->copies[i] & ~(&l->copies[i] == mine ? bit : 0);
-    if (others && counting) note(pc, l->writer_pc, number, 1 | ((bytes & (l->read | l->written)) == 0) << 1);
+    if (others) note(pc, l->writer_pc, number, 1 | ((bytes & (l->read | l->written)) == 0) << 1);
     if (others || !have) {
       memset(l->copies, 0, sizeof l->copies);
       *mine = bit;
@@ -198,7 +199,7 @@ static void touch(int agent, uint64_t number, uint64_t bytes, bool write, uint64
     l->writer_pc = pc;
     l->written |= bytes;
   } else {
-    if (!have && writer >= 0 && writer != agent && counting) note(pc, l->writer_pc, number, ((bytes & l->written) == 0) << 1);
+    if (!have && writer >= 0 && writer != agent) note(pc, l->writer_pc, number, ((bytes & l->written) == 0) << 1);
     *mine |= bit;
     if (writer != agent) l->read |= bytes;
   }
@@ -208,6 +209,10 @@ static void touch(int agent, uint64_t number, uint64_t bytes, bool write, uint64
 static uint64_t ones(unsigned n) { return n >= 64 ? ~0ul : (1ul << n) - 1; }
 
 static void on_access(unsigned cpu, access_info info, uint64_t address, void *pc) {
+  if (!counting) {
+    agent_of(cpu % CPUS);
+    return;
+  }
   unsigned size = 1u << qemu_plugin_mem_size_shift(info), at = address & 63, first = at + size > 64 ? 64 - at : size;
   int agent = agent_of(cpu % CPUS);
   bool write = qemu_plugin_mem_is_store(info);

@@ -10,6 +10,7 @@ module Weft.Bench.Certificates
     keyName,
     secureFiles,
     secureArguments,
+    certificateFiles,
   )
 where
 
@@ -43,12 +44,18 @@ secureFiles cores key env subject = do
 -- | The arguments of any server for TLS.
 secureArguments :: Key -> Env -> IO [String]
 secureArguments key env = do
+  (chain, private) <- certificateFiles key env
+  pure ["--certificate", chain, "--key", private]
+
+-- | The files of the certificate chain and of its key.
+certificateFiles :: Key -> Env -> IO (FilePath, FilePath)
+certificateFiles key env = do
   there <- doesFileExist private
   unless there $ do
     (code, _, err) <- readProcessWithExitCode "openssl" arguments ""
     unless (code == ExitSuccess) (failWith ("openssl: " <> T.pack err))
     renameFile unfinished private
-  pure ["--certificate", chain, "--key", private]
+  pure (chain, private)
   where
     file suffix = envScratch env </> T.unpack (keyName key) <> suffix
     chain = file "-chain.pem"

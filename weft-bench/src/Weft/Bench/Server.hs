@@ -12,6 +12,7 @@ module Weft.Bench.Server
     withServerOf,
     withServerOn,
     listening,
+    portIn,
     available,
     subjectProgramWith,
 
