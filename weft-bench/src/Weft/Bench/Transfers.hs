@@ -29,7 +29,7 @@ import Options.Applicative hiding (columns)
 import System.Directory (doesFileExist, removePathForcibly)
 import System.Environment (getExecutablePath)
 import System.Exit (ExitCode (..), exitWith)
-import System.FilePath (takeFileName, (</>))
+import System.FilePath (takeDirectory, takeFileName, (</>))
 import System.IO (IOMode (ReadWriteMode), hFlush, hSetBinaryMode, stdout, withFile)
 import System.Posix.Files (createNamedPipe)
 import System.Process (readProcess)
@@ -115,7 +115,7 @@ scenarioOf env subject n = case subject of
       (chain, private) <- certificateFiles P256 env
       serving ["--certificate", chain, "--key", private] (trusting chain protocol) ask
     serving arguments secure ask = do
-      program <- getExecutablePath
+      program <- (</> "weft") . takeDirectory <$> getExecutablePath
       root <- smallFolder env
       -- Comparing the file with the disk is no part of a request.
       pure (Scenario program (["serve", root, "--cores", show n, "--trust", "60", "--keep-alive-requests", "0"] <> arguments) secure (ask "/1k"))
