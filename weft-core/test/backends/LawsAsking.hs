@@ -21,15 +21,16 @@ module LawsAsking
 
     -- * Forgetting
     forgets,
-    sleepInKernel,
+    sleepingInKernel,
   )
 where
 
-import Control.Exception (bracket)
-import Control.Monad (forM_, join)
+import Control.Concurrent (forkOS, newEmptyMVar, putMVar, takeMVar, threadDelay)
+import Control.Exception (bracket, finally)
+import Control.Monad (forM_, join, when)
 import Data.IORef
 import Data.List (sort)
-import Foreign.C.Types (CUInt (..))
+import Foreign.C.Types (CInt (..), CUInt (..))
 import System.Posix.Types (Fd)
 import Test.Tasty
 import Test.Tasty.HUnit
@@ -109,6 +110,20 @@ hungUp = evtHangup <> evtRead <> evtWrite
 -- | Forget a descriptor, and wait until its file is released.
 forgets :: Backend -> Fd -> IO ()
 forgets b fd = join (backendForget b fd)
+
+-- | Run the first action on an OS thread that sleeps for 0.3 seconds then, and the second one while it sleeps.
+sleepingInKernel :: IO () -> IO a -> IO a
+sleepingInKernel before act = do
+  over <- newEmptyMVar
+  _ <- forkOS ((before >> sleepInKernel 300000) `finally` putMVar over ())
+  asleep (2000 :: Int)
+  act <* takeMVar over
+  where
+    -- Where it cannot be seen, two seconds at most.
+    asleep 0 = pure ()
+    asleep n = sleepersInKernel >>= \k -> when (k == 0) (threadDelay 1000 >> asleep (n - 1))
+
+foreign import ccall unsafe "weft_test_sleepers" sleepersInKernel :: IO CInt
 
 -- | Let the calling OS thread sleep in the kernel for so many microseconds, uninterruptibly. Meanwhile no request of
 -- io_uring that it has submitted can end.
