@@ -40,12 +40,12 @@ import Data.Foldable (fold)
 import Data.Int (Int64)
 import Data.List (intersperse)
 import Data.Maybe (catMaybes)
-import Data.Time.Clock.POSIX (getPOSIXTime)
 import Foreign.C.Error
 import GHC.IO.Exception (IOException (ioe_errno))
 import Network.HTTP.Date (HTTPDate, formatHTTPDate)
 import Network.HTTP.Types.Header
 import Network.Wai (Request, Response, ResponseReceived)
+import System.Posix.Time (epochTime)
 import qualified Weft.AccessLog.Put as P
 import Weft.Core.Time (Instant)
 import Weft.File
@@ -134,7 +134,7 @@ data Found
 -- argument is the time at which the caller began.
 find :: DocumentRoot -> Instant -> ByteString -> IO (Instant, Found)
 find root began path = do
-  clock <- floor <$> getPOSIXTime
+  clock <- fromIntegral . fromEnum <$> epochTime
   opened <- opening root path (describe root clock path Nothing)
   case opened of
     Right (File r) -> do
