@@ -65,12 +65,12 @@ haddock: deps ## Build the documentation into bin/doc/; every exported name must
 tutorial: build ## Compile and run the programs of the tutorial
 	@scripts/tutorial
 
-matrix: ## Run the tests on newer compilers in chroots (MATRIX="9.6 9.10"; BENCH="pong delay": measure these instead)
+matrix: ## Run the tests on newer compilers in chroots (MATRIX="9.6 9.10"; arm64: that processor, emulated; BENCH="pong delay": measure these instead)
 	@scripts/deps matrix
 	@[ -z "$(BENCH)" ] || $(MAKE) bench-peers
 	@BENCH="$(BENCH)" BENCH_ARGS="$(BENCH_ARGS)" scripts/matrix $(MATRIX)
 
-verify: deb ## What takes too long for every change: planted bugs, long searches and programs in lockstep, sanitizers, a soak, 10^7 tampered packets and requests, transfers of 1 GB, the source distributions, the Debian package, the README's lines, ten other libraries' suites relinked
+verify: deb ## What takes too long for every change: planted bugs, long searches and programs in lockstep, sanitizers, a soak, 10^7 tampered packets and requests, transfers of 1 GB, the source distributions, the Debian package, the README's lines, ten other libraries' suites relinked, arm64
 	@scripts/deps build test
 	WEFT_MUTANTS=1 scripts/cabal test --enable-tests weft-core:test:mutants
 	WEFT_SIM_SECONDS=$(SIM_SECONDS) scripts/cabal test --enable-tests weft-core:test:wake
@@ -86,6 +86,7 @@ verify: deb ## What takes too long for every change: planted bugs, long searches
 	WEFT_TCP_LARGE=1 scripts/cabal test --enable-tests weft-tcp:test:tcp-kernel
 	@scripts/sdist
 	@scripts/deps matrix
+	@scripts/matrix arm64
 	@scripts/try-deb
 	@scripts/deps readme
 	@scripts/try-readme
