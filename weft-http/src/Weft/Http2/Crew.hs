@@ -108,8 +108,8 @@ data Job = Job
     jobAct :: (IO () -> IO ()) -> IO ()
   }
 
--- | The threads of a connection.
-newtype Crew = Crew (IORef State)
+-- | The threads of a connection, and the capability of the thread that receives.
+data Crew = Crew !Int !(IORef State)
 
 data State = State
   { -- | The jobs that are pending: the first ones, and the others with the last one first.
@@ -137,9 +137,9 @@ data Worker = Worker
     workerRun :: !(IORef (Maybe Run))
   }
 
--- | A crew without threads.
+-- | A crew without threads, for the connection that this thread receives from.
 newCrew :: IO Crew
-newCrew = Crew <$> newIORef (State [] [] [] 0 False IntMap.empty 0 0 Nothing Nothing)
+newCrew = Crew <$> myCapability <*> newIORef (State [] [] [] 0 False IntMap.empty 0 0 Nothing Nothing)
 
 -- | How many threads rest at most.
 mostResting :: Int
@@ -148,8 +148,15 @@ mostResting = 16
 -- | Who is to be woken.
 data Next = Nobody | Wake !Worker | Fork !Int
 
+-- | So many threads stay on the connection's capability: for a request and for who sends. Forked anywhere, they would be second
+-- threads that are ready, which the run-time system gives to other capabilities, with all that they touch. Further threads are
+-- there only if requests are concurrent; those may go where there is room, so that a connection that many users
+-- share, as a proxy's, is not limited to one core.
+mostAtHome :: Int
+mostAtHome = 2
+
 change :: Crew -> (State -> (State, a)) -> IO a
-change (Crew ref) = atomicModifyIORef' ref
+change (Crew _ ref) = atomicModifyIORef' ref
 
 -- | Somebody has to come, if nobody does and there are jobs.
 calling :: State -> (State, Next)
@@ -168,17 +175,14 @@ addJobs crew jobs = mask_ (change crew add >>= call crew)
       | otherwise = calling s {stateBack = foldl (flip (:)) (stateBack s) jobs, stateCounted = stateCounted s + length (filter jobCounts jobs)}
 
 call :: Crew -> Next -> IO ()
-call crew next = case next of
+call crew@(Crew home _) next = case next of
   Nobody -> pure ()
   Wake w -> void (tryPutMVar (workerWake w) ())
   Fork n -> do
     w <- Worker n <$> newEmptyMVar <*> newIORef Nothing
-    enters <- change crew (\s -> if isJust (stateEnd s) then (s, False) else (s {stateWorkers = IntMap.insert n w (stateWorkers s)}, True))
-    when enters $ do
-      -- It stays on the connection's capability, as all threads of a connection do: whoever calls is one of them, and would
-      -- otherwise have made a second thread that is ready, which the run-time system gives to another capability.
-      capability <- myCapability
-      t <- forkOnWithUnmask capability (\unmask -> work crew w True unmask)
+    others <- change crew (\s -> if isJust (stateEnd s) then (s, Nothing) else (s {stateWorkers = IntMap.insert n w (stateWorkers s)}, Just $! IntMap.size (stateWorkers s)))
+    forM_ others $ \number -> do
+      t <- (if number < mostAtHome then forkOnWithUnmask home else forkIOWithUnmask) (\unmask -> work crew w True unmask)
       labelThread t "weft http/2 stream"
 
 -- | What a thread finds as it looks for a job.
@@ -223,7 +227,7 @@ perform crew w (Job run@(Run cells thread) counts act) unmask = do
   writeIORef (workerRun w) (Just run)
   found <- casWord cells 0 statePending stateRunning
   -- 'endCrew' sets the end before it reads the run.
-  ended <- let Crew ref = crew in isJust . stateEnd <$> readIORef ref
+  ended <- let Crew _ ref = crew in isJust . stateEnd <$> readIORef ref
   when (found == statePending && not ended) (act unmask `catch` \e -> const (pure ()) (e :: SomeException))
   last' <- casWord cells 0 stateRunning stateDone
   writeIORef (workerRun w) Nothing
