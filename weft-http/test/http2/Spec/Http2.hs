@@ -445,9 +445,9 @@ inMemory =
               | otherwise = respond (responseLBS ok200 [] (L.replicate 5000000 120))
             uploads = [3, 5 .. 129]
             returned fs = sum [fromIntegral (word32 p) | (h, p) <- fs, frameType h == typeWindowUpdate, frameStream h == 0] :: Int
-            -- What bodies that nobody reads may hold.
+            -- The windows of uploads that are read do not grow, so that the sum is known.
             whole = 1048576
-        _ <- forkIO (serveHttp2 defaultHttp2Settings (const (pure ())) theirs application)
+        _ <- forkIO (serveHttp2 defaultHttp2Settings {http2Limits = defaultHttp2Limits {limitBodies = whole}} (const (pure ())) theirs application)
         send mine [connectionPreface, frame typeSettings 0 0 (settingsPayload [(4, 4000000)]), frame typeWindowUpdate 0 0 (B.pack [0, 0x3c, 0x09, 0x01]), request 1]
         -- The response fills the connection. The uploads, of 16 KiB each, are received, but nothing more is sent.
         threadDelay 300000
