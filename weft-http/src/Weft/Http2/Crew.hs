@@ -115,7 +115,7 @@ data State = State
   { -- | The jobs that are pending: the first ones, and the others with the last one first.
     stateFront :: [Job],
     stateBack :: [Job],
-    -- | The threads that rest, and their number.
+    -- | The threads that rest, in the order in which they are woken, and their number.
     stateResting :: [Worker],
     stateRests :: !Int,
     -- | A thread is coming.
@@ -133,6 +133,8 @@ data State = State
 -- | The run that a thread runs is written by the thread, and read by 'endCrew'.
 data Worker = Worker
   { workerNumber :: !Int,
+    -- | It stays on the connection's capability.
+    workerHome :: !Bool,
     workerWake :: !(MVar ()),
     workerRun :: !(IORef (Maybe Run))
   }
@@ -179,10 +181,13 @@ call crew@(Crew home _) next = case next of
   Nobody -> pure ()
   Wake w -> void (tryPutMVar (workerWake w) ())
   Fork n -> do
-    w <- Worker n <$> newEmptyMVar <*> newIORef Nothing
-    others <- change crew (\s -> if isJust (stateEnd s) then (s, Nothing) else (s {stateWorkers = IntMap.insert n w (stateWorkers s)}, Just $! IntMap.size (stateWorkers s)))
-    forM_ others $ \number -> do
-      t <- (if number < mostAtHome then forkOnWithUnmask home else forkIOWithUnmask) (\unmask -> work crew w True unmask)
+    wake <- newEmptyMVar
+    running <- newIORef Nothing
+    entered <- change crew $ \s ->
+      let !w = Worker n (IntMap.size (stateWorkers s) < mostAtHome) wake running
+       in if isJust (stateEnd s) then (s, Nothing) else (s {stateWorkers = IntMap.insert n w (stateWorkers s)}, Just w)
+    forM_ entered $ \w -> do
+      t <- (if workerHome w then forkOnWithUnmask home else forkIOWithUnmask) (\unmask -> work crew w True unmask)
       labelThread t "weft http/2 stream"
 
 -- | What a thread finds as it looks for a job.
@@ -209,7 +214,7 @@ look w arrives s0 = case stateFront s of
   []
     | not (null (stateBack s)) -> look w False s {stateFront = reverse (stateBack s), stateBack = []}
     | isJust (stateEnd s) || stateRests s >= mostResting -> (s, Leave)
-    | otherwise -> (s {stateResting = w : stateResting s, stateRests = stateRests s + 1}, Rest)
+    | otherwise -> (s {stateResting = if workerHome w then w : stateResting s else stateResting s <> [w], stateRests = stateRests s + 1}, Rest)
   where
     s = if arrives then s0 {stateComing = False} else s0
 
