@@ -45,6 +45,18 @@ tests program =
           assertBool (show each <> " bytes each") (each < 163840)
           served port "/" >>= connClose
           mapM_ connClose first,
+      testCase "20 clients of HTTP/2 that ask for 100 files each, and do not read, hold at most 5.5 MiB each, and others are served" . inFolder $ \folder -> do
+        B.writeFile (folder </> "large") (B.concat (replicate 20000 (B.pack "weft keeps few bytes for a client that does not read. 64 bytes")))
+        secured program folder ["--send-buffer", "131072"] $ \p port -> do
+          let slowly = do
+                c <- openedFor [B.pack "h2"] port
+                c <$ connSendBytes c noDeadline (B.concat (opening : [frame 1 5 n (askFor "/large") | n <- take 100 [1, 3 ..]]))
+          first <- replicateM 5 slowly
+          threadDelay 1000000
+          each <- growth p 20 (replicateM 20 slowly)
+          assertBool (show each <> " bytes each") (each < 5632 * 1024)
+          served port "/" >>= connClose
+          mapM_ connClose first,
       testCase "--client-ca: only clients with a certificate of its authorities, which a reload reads again" . inFolder $ \folder -> do
         forM_ ["a", "b"] $ \name -> do
           issued folder name
@@ -114,16 +126,37 @@ fetched port options = do
 
 -- | A connection after its handshake. It receives 4 KiB at a time.
 opened :: PortNumber -> IO Connection
-opened port = do
+opened = openedFor []
+
+-- | As 'opened', for these application protocols.
+openedFor :: [B.ByteString] -> PortNumber -> IO Connection
+openedFor protocols port = do
   s <- S.socket S.AF_INET S.Stream 0
   S.setSocketOption s RecvBuffer 4096
   let address = SockAddrInet port (tupleToHostAddress (127, 0, 0, 1))
   (`onException` S.close s) $ do
     S.connect s address
-    tlsConnect defaultTlsClientSettings {tlsTrust = TrustAnything, tlsConnectTime = seconds 60} "localhost" (socketConnection s address)
+    tlsConnect defaultTlsClientSettings {tlsTrust = TrustAnything, tlsOffer = protocols, tlsConnectTime = seconds 60} "localhost" (socketConnection s address)
 
 sendRequest :: Connection -> String -> IO ()
 sendRequest c path = connSendBytes c noDeadline (request "GET" path "keep-alive")
+
+-- | The beginning of a connection of HTTP\/2 (RFC 9113, 3.4), with the largest windows.
+opening :: B.ByteString
+opening = B.pack "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" <> frame 4 0 0 (bytes [0, 4, 0x7f, 0xff, 0xff, 0xff]) <> frame 8 0 0 (bytes [0x7f, 0xff, 0, 0])
+
+-- | A frame: its type, its flags, its stream and what is in it.
+frame :: Int -> Int -> Int -> B.ByteString -> B.ByteString
+frame kind flags stream inside = bytes [0, B.length inside `div` 256, B.length inside `mod` 256, kind, flags, 0, 0, stream `div` 256, stream `mod` 256] <> inside
+
+-- | The header block of a GET (RFC 7541, 6.1 and 6.2.2).
+askFor :: String -> B.ByteString
+askFor path = bytes [0x82, 0x87] <> literal 4 path <> literal 1 "localhost"
+  where
+    literal name value = bytes [name, length value] <> B.pack value
+
+bytes :: [Int] -> B.ByteString
+bytes = B.pack . map toEnum
 
 -- | A connection that has got an answer, and keeps waiting.
 served :: PortNumber -> String -> IO Connection

@@ -54,15 +54,16 @@ import Weft.Transport
 
 -- Open files -----------------------------------------------------------------------------
 
--- | The vault key of an HTTP\/1 connection's reference to the file that its application has open.
+-- | The vault key of the reference to the file that the application has open: of a connection of HTTP\/1, or of a request of
+-- HTTP\/2.
 openFileKey :: Vault.Key (IORef OpenFile)
 openFileKey = unsafePerformIO Vault.newKey
 {-# NOINLINE openFileKey #-}
 
 -- | Run an action that responds with a part of the file at a path ('Network.Wai.responseFile' with a
 -- 'FilePart'). The response is sent from the given descriptor, which has to stay open in the meantime, and the path
--- is not opened. The action's argument says whether the server supports this; it does not for HTTP\/2 requests
--- or if another server is running the application.
+-- is not opened. The action's argument says whether the server supports this; it does not if another
+-- server is running the application.
 withOpenFile :: Request -> FilePath -> Fd -> (Bool -> IO a) -> IO a
 withOpenFile request path fd act = case Vault.lookup openFileKey (vault request) of
   Nothing -> act False

@@ -56,13 +56,14 @@ serveHttp2Client client app received = do
                 limitRate = leastRate (sharedTimeout shared)
               },
           http2Fields = fields stamp,
-          http2Vault = maybe Vault.empty (\security -> Vault.insert securityKey security Vault.empty) (connSecurity (clientConnection client)),
+          http2Vault = (\file -> Vault.insert openFileKey file common) <$> newIORef NoFile,
           http2OnException = settingsOnException settings,
           http2OnExceptionResponse = settingsOnExceptionResponse settings,
           http2OnResponse = fromMaybe (\_ _ _ -> pure ()) (settingsLogger settings),
           http2OnRefused = \_ refusal _ _ -> sharedOnRefused shared (clientPeer client) refusal,
           http2WithFile = withFile
         }
+    common = maybe Vault.empty (\security -> Vault.insert securityKey security Vault.empty) (connSecurity (clientConnection client))
     -- Made once a second. Streams that find that the second is over write the same value.
     fields stamp = do
       now <- epochTime
@@ -78,6 +79,12 @@ serveHttp2Client client app received = do
 
 -- | Opens files as for HTTP\/1.
 withFile :: WithFile
-withFile request status fields path part act = withFileFor request status fields path part $ \found -> act $ case found of
-  FileAnswer status' fields' fd range -> FileBody status' (rangeFields fields' range) (FileRange fd (fromInteger (filePartOffset range)) (fromInteger (filePartByteCount range)))
-  OtherAnswer status' fields' text -> OtherBody status' fields' text
+withFile placed request status fields path part act = do
+  open <- maybe (pure NoFile) readIORef (Vault.lookup openFileKey (vault request))
+  case (open, part) of
+    (OpenFile held fd, Just range) | held == path, validPart range -> act (partOf status fields fd range)
+    _ -> placed . withFileFor request status fields path part $ \found -> act $ case found of
+      FileAnswer status' fields' fd range -> partOf status' fields' fd range
+      OtherAnswer status' fields' text -> OtherBody status' fields' text
+  where
+    partOf status' fields' fd range = FileBody status' (rangeFields fields' range) (FileRange fd (fromInteger (filePartOffset range)) (fromInteger (filePartByteCount range)))

@@ -88,6 +88,7 @@ exchange h s found final unmask = do
 requestFor :: Http2 -> Stream -> Head -> Bool -> Extras -> IO Request
 requestFor h s sent final extras = do
   body <- if empty then pure (pure B.empty) else bodyReader h s found
+  initial <- http2Vault (http2Settings h)
   pure
     Request
       { requestMethod = headMethod found,
@@ -100,7 +101,7 @@ requestFor h s sent final extras = do
         pathInfo = decodePathSegments path,
         queryString = parseQuery query,
         requestBody = body,
-        vault = Vault.insert extrasKey extras (http2Vault (http2Settings h)),
+        vault = Vault.insert extrasKey extras initial,
         requestBodyLength = if empty then KnownLength 0 else maybe ChunkedBody (KnownLength . fromIntegral) (headLength found),
         requestHeaderHost = field hHost,
         requestHeaderRange = field hRange,

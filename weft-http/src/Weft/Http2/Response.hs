@@ -65,6 +65,15 @@ smallBody = 16384
 mostUnsent :: Int
 mostUnsent = 32768
 
+-- | The size of the pieces of files, for that many streams that read files: all of them together keep 512 KiB that were not
+-- sent, but each has half a frame at least.
+pieceFor :: Int -> Int
+pieceFor readers = max firstPiece (min mostUnsent (524288 `quot` max 1 readers))
+
+-- | The first piece of a large file: many streams may wait for their turn with it.
+firstPiece :: Int
+firstPiece = 8192
+
 -- | Send a response; throws 'ResponseTwice' if there is one already. If this is interrupted before anything was sent,
 -- another response can be given.
 sendResponse :: Http2 -> Stream -> Extras -> Request -> Response -> IO ()
@@ -129,27 +138,27 @@ respondWith h s request answer trailing response = case response of
       part' h s answer trailing hd [bytes] final
       unless final (roomFor s answer)
       sendChunks declared Nothing rest
-    -- The file is open while its place is taken. It is read in pieces, of which the next one waits until the client
-    -- takes what is there.
+    -- The file is read in pieces, of which the next one waits until the client takes what is there.
     sendFile status fields path part = do
       awaitWindow h s
-      waits <- bracket_ (waitQSem (http2Files h)) (signalQSem (http2Files h)) $
-        http2WithFile (http2Settings h) request status fields path part $ \case
+      waits <-
+        http2WithFile (http2Settings h) (bracket_ (waitQSem (http2Files h)) (signalQSem (http2Files h))) request status fields path part $ \case
           OtherBody status' fields' builder -> False <$ sendBuilder status' fields' builder
           FileBody status' fields' range@(FileRange _ _ size) -> do
             let sized = if not (null (lengthsOf fields')) then fields' else (hContentLength, B8.pack (show size)) : fields'
             hd <- headFieldsOf h status' sized
             if bodiless status' || size == 0
               then False <$ whole hd []
-              else (size > fromIntegral mostUnsent) <$ (sendPieces (Just hd) range `catch` named path)
+              else (size > fromIntegral mostUnsent) <$ (bracket_ (addWord (http2Readers h) 0 1) (addWord (http2Readers h) 0 (-1)) (sendPieces firstPiece (Just hd) range) `catch` named path)
       when waits (ended s answer)
     -- An end-of-file error here means that the file has become shorter.
     named path e = ioError (if isEOFError e then ioeSetFileName e path else e)
-    sendPieces hd (FileRange fd offset size) = do
-      bytes <- readPiece fd offset (fromIntegral (min size (fromIntegral mostUnsent)))
+    sendPieces atMost hd (FileRange fd offset size) = do
+      most <- (if size > fromIntegral mostUnsent then min atMost else id) . pieceFor <$> readWord (http2Readers h) 0
+      bytes <- readPiece fd offset (fromIntegral (min size (fromIntegral most)))
       let left = size - fromIntegral (B.length bytes)
       part' h s answer trailing hd [bytes] (left == 0)
-      when (left > 0) $ roomFor s answer >> sendPieces Nothing (FileRange fd (offset + fromIntegral (B.length bytes)) left)
+      when (left > 0) $ roomOf most s answer >> sendPieces mostUnsent Nothing (FileRange fd (offset + fromIntegral (B.length bytes)) left)
 
 -- | Read up to that many bytes of a file, by a call that may wait for the disk.
 readPiece :: Fd -> Int64 -> Int -> IO ByteString
@@ -209,7 +218,11 @@ awaitWindow h s = do
 
 -- | Wait until the response may go on.
 roomFor :: Stream -> Answer -> IO ()
-roomFor s answer = waitSent s answer ((< mostUnsent) <$> readWord (answerWords answer) 1)
+roomFor = roomOf mostUnsent
+
+-- | Wait until fewer bytes than that are handed over and not sent.
+roomOf :: Int -> Stream -> Answer -> IO ()
+roomOf most s answer = waitSent s answer ((< most) <$> readWord (answerWords answer) 1)
 
 -- | Wait until all that was handed over was sent, at most for a second: what an application has flushed before it fails
 -- is for the client.

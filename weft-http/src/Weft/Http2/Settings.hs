@@ -40,8 +40,8 @@ data Http2Settings = Http2Settings
   { http2Limits :: Http2Limits,
     -- | Fields that are added to every response that does not have them.
     http2Fields :: IO ResponseHeaders,
-    -- | The initial vault of each request.
-    http2Vault :: Vault,
+    -- | Makes the initial vault of a request.
+    http2Vault :: IO Vault,
     -- | Called with each exception that an application throws.
     http2OnException :: Maybe Request -> SomeException -> IO (),
     -- | The response to an exception that an application throws before it has responded.
@@ -56,8 +56,9 @@ data Http2Settings = Http2Settings
   }
 
 -- | Open the file for a response and decide on the response, given the request, status, fields, path and part. The file
--- stays open while the action runs.
-type WithFile = forall a. Request -> Status -> ResponseHeaders -> FilePath -> Maybe FilePart -> (FileBody -> IO a) -> IO a
+-- stays open while the action runs. The first argument waits for a place among 'limitFiles'; not for a file that the
+-- application has open.
+type WithFile = forall a. (IO a -> IO a) -> Request -> Status -> ResponseHeaders -> FilePath -> Maybe FilePart -> (FileBody -> IO a) -> IO a
 
 -- | A part of an open file, or a response without the file.
 data FileBody
@@ -69,7 +70,7 @@ data Http2Limits = Http2Limits
   { -- | Concurrent streams. There are at most twice as many threads: threads of streams that were reset, or whose
     -- response has been sent, count until they have ended, and delay new ones.
     limitStreams :: !Int,
-    -- | Files that are open for responses at the same time.
+    -- | Files that are opened for responses and open at the same time.
     limitFiles :: !Int,
     -- | Bytes of a header block, compressed, with its continuations. It may have 64 of them.
     limitHeaderBlock :: !Int,
@@ -137,7 +138,7 @@ defaultHttp2Settings =
   Http2Settings
     { http2Limits = defaultHttp2Limits,
       http2Fields = pure [],
-      http2Vault = Vault.empty,
+      http2Vault = pure Vault.empty,
       http2OnException = \_ _ -> pure (),
       http2OnExceptionResponse = const (responseLBS internalServerError500 [(hContentType, "text/plain; charset=utf-8")] "Something went wrong"),
       http2OnResponse = \_ _ _ -> pure (),
@@ -148,8 +149,8 @@ defaultHttp2Settings =
 -- | Send the whole file or the part that the application names; 404 if it cannot be opened. Conditions and ranges of
 -- the request are ignored. Throws 'Control.Exception.ErrorCall' if the part is not one of the file.
 openWithoutConditions :: WithFile
-openWithoutConditions _ status fields path part act =
-  bracket ((Just <$> open) `catchIOError` const (pure Nothing)) (mapM_ (\(Fd fd, _) -> cCloseFile fd)) $ \opened -> act $ case (opened, part) of
+openWithoutConditions placed _ status fields path part act =
+  placed . bracket ((Just <$> open) `catchIOError` const (pure Nothing)) (mapM_ (\(Fd fd, _) -> cCloseFile fd)) $ \opened -> act $ case (opened, part) of
     (Nothing, _) -> OtherBody notFound404 [] (byteString (B8.pack "File not found"))
     (Just (fd, size), Just (FilePart offset count _))
       | offset >= 0 && count >= 0 && offset + count <= toInteger size -> FileBody status fields (FileRange fd (fromInteger offset) (fromInteger count))
