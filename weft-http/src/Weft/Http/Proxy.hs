@@ -81,9 +81,10 @@ data ProxySettings = ProxySettings
     -- | Whether servers are told the address of the client by a header of the PROXY protocol, and which. Each request
     -- then has a connection of its own. Not for @https@: there the header would have to come before the handshake.
     proxyHeader :: !(Maybe ProxyHeader),
-    -- | Called for each failure of a server, with its URL.
+    -- | Called for each failure of a server, with its URL. By the request's thread, which ignores its exceptions.
     proxyOnFailure :: Url -> ClientError -> IO (),
-    -- | Called when checks have begun to fail at a server, or to pass again ('True'), with its URL.
+    -- | Called when checks have begun to fail at a server, or to pass again ('True'), with its URL. By the thread that
+    -- checks this server, which ignores its exceptions.
     proxyOnCheck :: Url -> Bool -> IO ()
   }
 
@@ -147,10 +148,10 @@ proxied settings client upstreams request respond = do
             under <- readIORef started
             case fromException e of
               -- Behind the response's first bytes there is nothing but to break it off.
-              Just why | under -> proxyOnFailure settings (upstreamUrl upstream) why >> throwIO e
+              Just why | under -> alone (proxyOnFailure settings (upstreamUrl upstream) why) >> throwIO e
               Just why@(ClientError _ phase cause) -> do
                 let blamed = isBlamed phase cause
-                when blamed (failed passing upstream) >> proxyOnFailure settings (upstreamUrl upstream) why
+                when blamed (failed passing upstream) >> alone (proxyOnFailure settings (upstreamUrl upstream) why)
                 if blamed && mayRepeat body phase cause && not (null others)
                   then go body turn others
                   else respond (failure (statusOf phase cause))
@@ -194,10 +195,18 @@ checking :: ProxySettings -> Client -> [Upstream] -> HealthCheck -> IO (IO ())
 checking settings client upstreams check = mask_ $ do
   ends <- forM upstreams $ \upstream -> do
     ended <- newEmptyMVar
-    thread <- forkFinally (forever (checkOnce settings client check upstream >> sleep (checkInterval check))) (const (putMVar ended ()))
+    thread <- forkIOWithUnmask $ \unmask ->
+      unmask (forever (alone (checkOnce settings client check upstream) >> sleep (checkInterval check))) `finally` putMVar ended ()
     labelThread thread ("Weft.Http.Proxy: checks of " <> showUrl (upstreamUrl upstream))
     pure (thread, ended)
   pure (mapM_ (killThread . fst) ends >> mapM_ (readMVar . snd) ends)
+
+-- | Run an action whose failure concerns nobody else: a function that is told of something, a check that cannot be made.
+alone :: IO () -> IO ()
+alone act =
+  act `catch` \e -> case fromException e of
+    Just (SomeAsyncException _) -> throwIO e
+    Nothing -> pure ()
 
 checkOnce :: ProxySettings -> Client -> HealthCheck -> Upstream -> IO ()
 checkOnce settings client check upstream = do

@@ -195,6 +195,25 @@ tests =
         -- The checks end with the proxy.
         threadDelay 300000
         (length <$> readIORef paths) `gives` length ps,
+      testCase "another server is asked although the function that is told of failures throws" $ do
+        dead <- withPeer (\_ _ -> pure ()) pure
+        withPeer (\_ c -> forever (hearRequest c >> say c "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi")) $ \a ->
+          proxying defaultProxySettings {proxyOnFailure = \_ _ -> throwIO (userError "a log that cannot be written")} [dead, a] $ \client u -> do
+            due <- soon
+            replicateM 6 (answerBody <$> request client due (getRequest (u "/"))) `gives` replicate 6 "hi",
+      testCase "health checks go on if the function that is told of changes throws" $ do
+        well <- newIORef False
+        changes <- newChan
+        let check = (defaultHealthCheck "/") {checkInterval = milliseconds 50, checkMostFailures = 1, checkSuccesses = 1}
+            script _ c = forever $ do
+              _ <- hearRequest c
+              fine <- readIORef well
+              say c ("HTTP/1.1 " <> (if fine then "204 Fine\r\n\r\n" else "500 No\r\nContent-Length: 0\r\n\r\n"))
+        withPeer script $ \a ->
+          proxying defaultProxySettings {proxyCheck = Just check, proxyOnCheck = \_ now -> writeChan changes now >> throwIO (userError "a log that cannot be written")} [a] $ \_ _ ->
+            forM_ [True, False, True] $ \next -> do
+              within (readChan changes) `gives` not next
+              writeIORef well next,
       testCase "health checks: if all fail, all are asked" $ do
         changes <- newChan
         let check = (defaultHealthCheck "/") {checkInterval = milliseconds 50, checkMostFailures = 1}
