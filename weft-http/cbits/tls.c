@@ -702,8 +702,8 @@ struct piece {
 };
 
 /* Encrypt pieces, one after the other, in as few records as possible. The first is the small one: it has the head of a
- * response, and what follows is then encrypted from where it lies, as far as a record is within a piece. Nobody looks at the reason of a
- * failure, so errors of others are not cleared first. */
+ * response, and what follows is then encrypted from where it lies, as far as a record is within a piece. Nobody
+ * looks at the reason of a failure, so errors of others are not cleared first. */
 int weft_tls_write(struct connection *c, const struct piece *pieces, size_t count) {
   unsigned char joined[TEXT];
   size_t total = 0, from = 0, n = 0;

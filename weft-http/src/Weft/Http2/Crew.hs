@@ -150,10 +150,10 @@ mostResting = 16
 -- | Who is to be woken.
 data Next = Nobody | Wake !Worker | Fork !Int
 
--- | So many threads stay on the connection's capability: for a request and for who sends. Forked anywhere, they would be second
--- threads that are ready, which the run-time system gives to other capabilities, with all that they touch. Further threads are
--- there only if requests are concurrent; those may go where there is room, so that a connection that many users
--- share, as a proxy's, is not limited to one core.
+-- | So many threads stay on the connection's capability: for a request and for who sends. Forked anywhere, they would
+-- be second threads that are ready, which the run-time system gives to other capabilities, with all that they touch.
+-- Further threads are there only if requests are concurrent; those may go where there is room, so that a connection
+-- that many users share, as a proxy's, is not limited to one core.
 mostAtHome :: Int
 mostAtHome = 2
 

@@ -194,8 +194,9 @@ sendBody run body = case body of
 
 -- Responses --------------------------------------------------------------------------
 
--- | Receive something, at most so many bytes, before the limit; empty at the end of the stream. A receive that need not wait takes no notice of
--- its deadline, so that a server that sends without a pause could go on for ever: the clock is read here.
+-- | Receive something, at most so many bytes, before the limit; empty at the end of the stream. A receive that need not
+-- wait takes no notice of its deadline, so that a server that sends without a pause could go on for ever: the clock is
+-- read here.
 receive :: Int -> Run -> Phase -> Instant -> IO ByteString
 receive most run phase limit = do
   t <- deadlineIn (nanoseconds 0)
