@@ -101,8 +101,8 @@ data Http2 = Http2
     http2Sending :: !AtomicWords,
     -- | Places for files that are open.
     http2Files :: !QSem,
-    -- | How many streams read files: written by their threads.
-    http2Readers :: !AtomicWords,
+    -- | How many streams make their bodies as they go, files among them: written by their threads.
+    http2Senders :: !AtomicWords,
     -- | When bytes came that were dropped, as the connection ends. Written by the receiving thread.
     http2Heard :: !(IORef Instant),
     -- | Filled when the last frame was sent, and the sending direction has ended.
@@ -131,10 +131,10 @@ newHttp2 config decode flushing settings below application = do
   flushes <- newAtomicWords 1
   encoder <- newIORef (newEncoder 4096)
   files <- newQSem (max 1 (limitFiles limits))
-  readers <- newAtomicWords 1
+  senders <- newAtomicWords 1
   heard <- newIORef t
   sent <- newEmptyMVar
-  let h = Http2 below settings application crew turn inbox flushes (flushing h) encoder timer sending files readers heard sent
+  let h = Http2 below settings application crew turn inbox flushes (flushing h) encoder timer sending files senders heard sent
   pure h
 
 -- | Have the turn for an action that does not wait. Masked. If it throws, nothing has changed.

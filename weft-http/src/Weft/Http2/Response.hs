@@ -65,10 +65,15 @@ smallBody = 16384
 mostUnsent :: Int
 mostUnsent = 32768
 
--- | The size of the pieces of files, for that many streams that read files: all of them together keep 512 KiB that were not
--- sent, but each has half a frame at least.
-pieceFor :: Int -> Int
-pieceFor readers = max firstPiece (min mostUnsent (524288 `quot` max 1 readers))
+-- | The bytes that a stream may have handed over and not sent, when that many streams of the connection make their bodies as
+-- they go: an even share of 512 KiB, but half a frame at least. It is also the size of the pieces of files. A stream keeps
+-- what it has when others come, so n that begin one after the other keep the sum of their shares: about 1.5 MiB for a hundred.
+shareOf :: Int -> Int
+shareOf senders = max firstPiece (min mostUnsent (524288 `quot` max 1 senders))
+
+-- | Count as one that makes its body as it goes.
+sending :: Http2 -> IO a -> IO a
+sending h = bracket_ (addWord (http2Senders h) 0 1) (addWord (http2Senders h) 0 (-1))
 
 -- | The first piece of a large file: many streams may wait for their turn with it.
 firstPiece :: Int
@@ -112,7 +117,7 @@ respondWith h s request answer trailing response = case response of
       -- The head goes with the first flush: after an exception before it, another response can be sent.
       let flushing = flush h s answer trailing declared pending
           write = writing "Weft.Http2" state 0
-      (stream (write . collect pending (flushing False)) (write (flushing False)) >> finishing "Weft.Http2" state 0 (flushing True))
+      (sending h (stream (write . collect pending (flushing False)) (write (flushing False))) >> finishing "Weft.Http2" state 0 (flushing True))
         `onException` closeBody state 0
       ended s answer
   ResponseRaw _ other -> respondWith h s request answer trailing other
@@ -136,7 +141,7 @@ respondWith h s request answer trailing response = case response of
       final <- evaluate (null rest)
       account declared final (B.length bytes)
       part' h s answer trailing hd [bytes] final
-      unless final (roomFor s answer)
+      unless final (roomFor h s answer)
       sendChunks declared Nothing rest
     -- The file is read in pieces, of which the next one waits until the client takes what is there.
     sendFile status fields path part = do
@@ -149,16 +154,16 @@ respondWith h s request answer trailing response = case response of
             hd <- headFieldsOf h status' sized
             if bodiless status' || size == 0
               then False <$ whole hd []
-              else (size > fromIntegral mostUnsent) <$ (bracket_ (addWord (http2Readers h) 0 1) (addWord (http2Readers h) 0 (-1)) (sendPieces firstPiece (Just hd) range) `catch` named path)
+              else (size > fromIntegral mostUnsent) <$ (sending h (sendPieces firstPiece (Just hd) range) `catch` named path)
       when waits (ended s answer)
     -- An end-of-file error here means that the file has become shorter.
     named path e = ioError (if isEOFError e then ioeSetFileName e path else e)
     sendPieces atMost hd (FileRange fd offset size) = do
-      most <- (if size > fromIntegral mostUnsent then min atMost else id) . pieceFor <$> readWord (http2Readers h) 0
+      most <- (if size > fromIntegral mostUnsent then min atMost else id) . shareOf <$> readWord (http2Senders h) 0
       bytes <- readPiece fd offset (fromIntegral (min size (fromIntegral most)))
       let left = size - fromIntegral (B.length bytes)
       part' h s answer trailing hd [bytes] (left == 0)
-      when (left > 0) $ roomOf most s answer >> sendPieces mostUnsent Nothing (FileRange fd (offset + fromIntegral (B.length bytes)) left)
+      when (left > 0) $ roomFor h s answer >> sendPieces mostUnsent Nothing (FileRange fd (offset + fromIntegral (B.length bytes)) left)
 
 -- | Read up to that many bytes of a file, by a call that may wait for the disk.
 readPiece :: Fd -> Int64 -> Int -> IO ByteString
@@ -216,13 +221,11 @@ awaitWindow h s = do
   open <- maySend (streamId s) . sharedCore <$> readMVar (http2Turn h)
   unless open (give h (Tell (AwaitWindow (streamId s))) >> takeMVar (streamOpened s))
 
--- | Wait until the response may go on.
-roomFor :: Stream -> Answer -> IO ()
-roomFor = roomOf mostUnsent
-
--- | Wait until fewer bytes than that are handed over and not sent.
-roomOf :: Int -> Stream -> Answer -> IO ()
-roomOf most s answer = waitSent s answer ((< most) <$> readWord (answerWords answer) 1)
+-- | Wait until the response may go on: until fewer bytes than the stream's share are handed over and not sent.
+roomFor :: Http2 -> Stream -> Answer -> IO ()
+roomFor h s answer = do
+  most <- shareOf <$> readWord (http2Senders h) 0
+  waitSent s answer ((< most) <$> readWord (answerWords answer) 1)
 
 -- | Wait until all that was handed over was sent, at most for a second: what an application has flushed before it fails
 -- is for the client.
@@ -329,4 +332,4 @@ flush h s answer trailing declared ref final = do
   account declared final size
   part' h s answer trailing hd (reverse pieces) final
   writeIORef ref (Pending Nothing [] 0)
-  unless final (roomFor s answer)
+  unless final (roomFor h s answer)

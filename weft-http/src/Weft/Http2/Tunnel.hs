@@ -100,7 +100,7 @@ talking h s answer receive talk = do
     statusOf found = mkStatus (headStatus found) (headReason found)
     -- A tunnel has no length.
     ofUpgrade found (name, _) = headStatus found == 101 && name `elem` [hContentLength, "Sec-WebSocket-Accept"]
-    part begin bytes = handOver h s answer begin bytes False >> roomFor s answer
+    part begin bytes = handOver h s answer begin bytes False >> roomFor h s answer
     -- What was not begun is answered as if it had not been tried.
     end state before = do
       case before of

@@ -104,21 +104,21 @@ answerAs again judged root request r respond = case judged of
 
 -- | A part of an open file, in chunks.
 copy :: File -> Extent -> (BB.Builder -> IO ()) -> IO ()
-copy file = chunked (\at n -> Just <$> readAt file (fromInteger at) (fromInteger n))
+copy file = chunked 65536 (\at n -> Just <$> readAt file (fromInteger at) (fromInteger n))
 
 -- | A part of a resource on disk, in chunks. The file is opened for each chunk, so that no descriptor is held while
--- waiting for the client.
+-- waiting for the client. Many clients may be waiting then: the chunks are small.
 reopening :: DocumentRoot -> Resource -> Extent -> (BB.Builder -> IO ()) -> IO ()
-reopening root r = chunked (\at n -> briefly (rootOpenFiles root) (withBody root r (\file -> readAt file (fromInteger at) (fromInteger n))))
+reopening root r = chunked 16384 (\at n -> briefly (rootOpenFiles root) (withBody root r (\file -> readAt file (fromInteger at) (fromInteger n))))
 
--- | A part of something that can be read by offset and length, in chunks of at most 64 KiB.
-chunked :: (Integer -> Integer -> IO (Maybe ByteString)) -> Extent -> (BB.Builder -> IO ()) -> IO ()
-chunked readPart (Extent from count) write = go from count
+-- | A part of something that can be read by offset and length, in chunks of at most so many bytes.
+chunked :: Integer -> (Integer -> Integer -> IO (Maybe ByteString)) -> Extent -> (BB.Builder -> IO ()) -> IO ()
+chunked most readPart (Extent from count) write = go from count
   where
     go at left
       | left <= 0 = pure ()
       | otherwise = do
-        bytes <- fold <$> readPart at (min 65536 left)
+        bytes <- fold <$> readPart at (min most left)
         if B.null bytes
           then ioError (userError "the file became shorter, or another, while it was being sent")
           else write (BB.byteString bytes) >> go (at + toInteger (B.length bytes)) (left - toInteger (B.length bytes))
