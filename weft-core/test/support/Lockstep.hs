@@ -392,13 +392,14 @@ runTurn machine made first model0 = do
         case r of
           Left why -> pure (Left why)
           Right model'
-            | null (owed start model') -> pure (Right (turnOver model'))
+            | null (owed start model') -> pure (Right model')
             | tries > 0 -> do
               when (tries < 40) (machinePause machine (milliseconds 1))
               go (tries - 1) (pollAll made) model'
             | otherwise -> pure (Left ("it did not come: " <> unwords (owed start model')))
-  -- The last turn is for all managers, since a step runs only one.
+  -- The last turn is for all managers, since a step runs only one: before it, the others may still report what has
+  -- been since their last turn.
   r <- go 1000 first model0
   case r of
-    Right model -> go 1000 (pollAll made) model
+    Right model -> fmap turnOver <$> go 1000 (pollAll made) model
     Left why -> pure (Left why)
