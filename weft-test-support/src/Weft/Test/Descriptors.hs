@@ -14,6 +14,7 @@ module Weft.Test.Descriptors
     streamPair,
     tcpPair,
     abruptTcpPair,
+    handOver,
 
     -- * Others
     regularFile,
@@ -45,7 +46,7 @@ import Foreign.Marshal.Alloc (allocaBytes)
 import qualified Network.Socket as N
 import System.Directory (getTemporaryDirectory, listDirectory, removeFile)
 import System.IO (openTempFile)
-import System.Posix.IO (FdOption (NonBlockingRead), closeFd, createPipe, dup, handleToFd, setFdOption)
+import System.Posix.IO (FdOption (NonBlockingRead), closeFd, createPipe, dup, dupTo, handleToFd, setFdOption)
 import System.Posix.Terminal (openPseudoTerminal)
 import System.Posix.Types (CSsize (..), Fd (..))
 
@@ -74,6 +75,15 @@ pipe :: Fds -> IO (Fd, Fd)
 pipe fds = do
   (r, w) <- createPipe
   (,) <$> own fds r <*> own fds w
+
+-- | Close a descriptor and give its number to the reading end of a new pipe, in one step (dup2(2)); returns the writing
+-- end. Without it the number may go to somebody else, and the pipe may get another: threads of other tests, dispatchers
+-- and finalizers open and close descriptors too.
+handOver :: Fds -> Fd -> IO Fd
+handOver fds number = do
+  (r, w) <- pipe fds
+  _ <- dupTo r number
+  w <$ shut fds r
 
 -- | Two connected sockets of the Unix domain.
 streamPair :: Fds -> IO (Fd, Fd)

@@ -11,7 +11,7 @@ where
 
 import Control.Concurrent
 import Control.Exception
-import Control.Monad (forM, forM_, forever, replicateM, replicateM_, unless, void, when)
+import Control.Monad (forM, forM_, forever, replicateM, replicateM_, unless, void, when, (>=>))
 import Data.IORef
 import Foreign.C.Error (eBADF)
 import GHC.Conc (getUncaughtExceptionHandler, setUncaughtExceptionHandler)
@@ -377,17 +377,18 @@ closing =
         (old, heard) <- counter
         registerFd_ m (\_ _ -> old) r evtRead (if even n then OneShot else MultiShot)
         say w 1
-        closeFd m (shut fds) r
-        fresh <- pipe fds
-        inherits m r fresh
+        inherited <- newEmptyMVar
+        closeFd m (handOver fds >=> putMVar inherited) r
+        w' <- takeMVar inherited
+        inherits m (r, w')
         -- The loop has run a callback since, so none of the old owner's is under way.
         n1 <- heard
         if even n then n1 @?= 1 else n1 @>= 1
-        inherits m r fresh
+        inherits m (r, w')
         heard >>= (@?= n1)
         shut fds w
-        closeFd m (shut fds) (fst fresh)
-        shut fds (snd fresh)
+        closeFd m (shut fds) r
+        shut fds w'
   ]
 
 closeAfter :: EventManager -> Fds -> IO Events -> Fd -> IO ()
@@ -396,9 +397,8 @@ closeAfter m fds get fd = do
   closeFd m (shut fds) fd
 
 -- | Only its own data wakes the new owner of a number.
-inherits :: EventManager -> Fd -> (Fd, Fd) -> Assertion
-inherits m number (r, w) = do
-  r @?= number
+inherits :: EventManager -> (Fd, Fd) -> Assertion
+inherits m (r, w) = do
   (put, get, none) <- mailbox
   registerFd_ m put r evtRead OneShot
   wakeManager m

@@ -12,6 +12,7 @@ import Control.Exception
 import Control.Monad
 import Data.IORef
 import qualified Data.IntMap.Strict as IntMap
+import GHC.Clock (getMonotonicTime)
 import Harness hiding (within)
 import Test.Tasty hiding (withResource)
 import Test.Tasty.HUnit
@@ -114,29 +115,41 @@ inOrder = do
   clean w
 
 -- | Two threads, each on a capability of its own if there are two: one gives the only resource back while the other one
--- asks for it, at about the same moment, and the resource is then nobody else's to give.
+-- asks for it, at about the same moment, and the resource is then nobody else's to give. On a busy machine a thread may
+-- be descheduled in every round, which then takes milliseconds; so the rounds end after some seconds.
 justThen :: Assertion
 justThen = do
   w <- newWorld
   turn <- newIORef (0 :: Int)
   withPool (settings w) {poolMost = 1} $ \pool -> finishes "taking turns" . withScope $ \scope -> do
+    begin <- getMonotonicTime
     let rounds = times 5000
+        -- Turn 2 n - 1 is the second thread's, for round n, and 2 n the first one's; a negative turn is the end.
         awaitTurn n = do
           now <- readIORef turn
-          when (now < n) (yield >> awaitTurn n)
+          if now < 0 then pure False else if now < n then yield >> awaitTurn n else pure True
         spin n = when (n > 0) (readIORef turn >>= \t -> when (t >= 0) (spin (n - 1 :: Int)))
-    first <- forkOn 0 scope . forM_ [1 .. rounds] $ \n -> do
-      lease <- acquire pool noDeadline
-      atomicWriteIORef turn (2 * n - 1)
-      spin (n `mod` 37)
-      release pool lease
-      awaitTurn (2 * n)
-    second <- forkOn 1 scope . forM_ [1 .. rounds] $ \n -> do
-      awaitTurn (2 * n - 1)
-      spin (n `mod` 31)
-      lease <- acquire pool noDeadline
-      release pool lease
-      atomicWriteIORef turn (2 * n)
+        enough n = (\t -> n > rounds || t - begin > 5 * max 1 scale) <$> getMonotonicTime
+        giving n = do
+          over <- enough n
+          if over
+            then atomicWriteIORef turn (-1)
+            else do
+              lease <- acquire pool noDeadline
+              atomicWriteIORef turn (2 * n - 1)
+              spin (n `mod` 37)
+              release pool lease
+              awaitTurn (2 * n) >>= \on -> when on (giving (n + 1))
+        asking n = do
+          on <- awaitTurn (2 * n - 1)
+          when on $ do
+            spin (n `mod` 31)
+            lease <- acquire pool noDeadline
+            release pool lease
+            atomicWriteIORef turn (2 * n)
+            asking (n + 1)
+    first <- forkOn 0 scope (giving 1)
+    second <- forkOn 1 scope (asking 1)
     await first
     await second
   clean w

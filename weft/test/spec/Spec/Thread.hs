@@ -10,8 +10,9 @@ module Spec.Thread
   )
 where
 
+import Control.Concurrent.MVar
 import Control.Exception
-import Control.Monad (forM, forM_, replicateM, when)
+import Control.Monad (forM, forM_, replicateM, when, (>=>))
 import qualified Data.ByteString.Char8 as C
 import Data.List (sort)
 import Foreign.C.Error (eBADF)
@@ -271,14 +272,13 @@ ownTests =
           (r, w) <- pipe fds
           t <- start (W.threadWaitRead r)
           blocks "reading" t
-          shut fds r
-          (r', w') <- pipe fds
-          u <- start (W.threadWaitRead r')
+          w' <- handOver fds r
+          u <- start (W.threadWaitRead r)
           blocks "reading" u
           say w' 1
           result "the new owner" u
           stop t
-          mapM_ (shut fds) [w, r', w'],
+          mapM_ (shut fds) [w, r, w'],
       test "spin: a duplicate of a closed descriptor stays quiet (golang 59545)" $ \fds -> do
         (a, b) <- streamPair fds
         copy <- dup a >>= own fds
@@ -325,10 +325,10 @@ reuse fds = do
   blocks "the old one" t
   -- The event for the old one may be on its way while its number changes hands.
   say w 1
-  W.closeFdWith (shut fds) r
-  (r', w') <- pipe fds
-  r' @?= r
-  u <- start (W.threadWaitRead r')
+  inherited <- newEmptyMVar
+  W.closeFdWith (handOver fds >=> putMVar inherited) r
+  w' <- takeMVar inherited
+  u <- start (W.threadWaitRead r)
   blocks "the new one" u
   say w' 1
   result "the new one" u
@@ -336,7 +336,7 @@ reuse fds = do
   case old of
     Left e -> assertBool ("the old one: " <> show e) (isErrno eBADF e)
     Right () -> pure ()
-  mapM_ (shut fds) [w, r', w']
+  mapM_ (shut fds) [w, r, w']
 
 storm :: Fds -> IO ()
 storm fds = forM_ [1 .. times 40 :: Int] $ \n -> do
