@@ -132,9 +132,12 @@ partsOf n = [B.take size (B.drop (size `mod` 97) (filler 70100)) | size <- map (
     choices = take (1 + n `mod` 23) (map ((`mod` length sizes) . (`div` 65536)) (drop 1 (iterate next (n * 7919 + 1))))
     next x = (x * 1103515245 + 12345) `mod` 2147483648
 
--- | The given number of bytes, which vary.
+-- | The given number of bytes, which vary. They are copied, since fifty million that are computed one by one take the
+-- seconds of a busy machine that a test allows.
 filler :: Int -> ByteString
-filler n = fst (B.unfoldrN n (\i -> Just (fromIntegral (i * 7 + i `div` 251), i + 1)) (0 :: Int))
+filler n = B.take n (B.concat (replicate (n `div` B.length period + 1) period))
+  where
+    period = fst (B.unfoldrN (251 * 256) (\i -> Just (fromIntegral (i * 7 + i `div` 251), i + 1)) (0 :: Int))
 
 -- | Run an action as the user nobody, since root may read every file. Changes the user of all threads of the process.
 asNobody :: IO a -> IO a

@@ -61,7 +61,7 @@ tests on =
           say client ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" <> B.pack [0, 0, 0, 4, 0, 0, 0, 0, 0])
           say client (B.pack [0, 0, 24, 1, 5, 0, 0, 0, 1, 0x82, 0x86, 0x04, 17] <> "/large?n=50000000" <> B.pack [0x41, 1, 0x61])
           -- The window of the protocol has 65,535 bytes.
-          bytes <- within 20 "the end of the stream" (hearMore client 0)
+          bytes <- within 60 "the end of the stream" (hearMore client 0)
           assertBool (show bytes) (bytes > 65535 && bytes < 70000)
           noConnections server,
       testOn on "an application that has taken over the connection of a client that neither sends nor takes anything sees a timeout" $ do
