@@ -22,7 +22,7 @@ import Test.Tasty.HUnit
 import Weft.Hybrid
 import qualified Weft.Hybrid.Class as Both
 import qualified Weft.Socket as Weft
-import qualified Weft.Socket.ByteString as Weft (sendNow)
+import qualified Weft.Socket.ByteString as Weft (sendAll, sendNow)
 import Weft.Test.Descriptors (openCount)
 import Weft.Test.Skip (skip)
 import qualified Weft.Test.Skip as Skip
@@ -73,6 +73,10 @@ tests scheduler =
             nonBlocking (either isTimeout (const False) r @? "no timeout")
           close taken
         Weft.close b,
+      test "a socket that keeps messages apart: behind a short one there may be another" $ \s ->
+        Weft.socketPair Weft.AF_UNIX Weft.SeqPacket 0 >>= twoMessages s,
+      Skip.testCase "a stream of SCTP: behind a short message there may be another" $
+        streamOfSctp >>= either (\e -> skip ("no SCTP: " <> show e)) (\sockets -> scheduler >>= \s -> twoMessages s sockets),
       test "closed while threads wait, and before" $ \s -> runIn s $ do
         (a, b) <- pair
         boxes <- replicateM 5 $ do
@@ -208,6 +212,33 @@ linesOf (master, slave) = do
   nonBlocking (closeDescriptor d >> closeFd master)
   where
     expected = [C.pack (show i <> "\n") | i <- [100 .. 300 :: Int]]
+
+-- | Both messages arrive, though both were there before the first was received, and nothing comes after it.
+twoMessages :: Scheduler -> (Weft.Socket, Weft.Socket) -> Assertion
+twoMessages s (a, b) = do
+  mapM_ (Weft.sendAll b) messages
+  runIn s $ do
+    taken <- fromSocket a
+    soon <- deadlineIn (seconds 10)
+    got <- replicateM (length messages) (recv (withDeadline soon taken) 100)
+    nonBlocking (got @?= messages)
+    close taken
+  Weft.close b
+  where
+    messages = map C.pack ["one", "another"]
+
+-- | Two ends of a connection by SCTP, in the style of a stream (RFC 6458, 4), or why there is none.
+streamOfSctp :: IO (Either IOException (Weft.Socket, Weft.Socket))
+streamOfSctp = E.try $ do
+  l <- create
+  Weft.bind l (SockAddrInet 0 (Weft.tupleToHostAddress (127, 0, 0, 1)))
+  Weft.listen l 1
+  a <- create
+  Weft.getSocketName l >>= Weft.connect a
+  (b, _) <- Weft.accept l
+  (a, b) <$ Weft.close l
+  where
+    create = Weft.socket Weft.AF_INET Weft.Stream 132
 
 code :: IOException -> Maybe Errno
 code = fmap Errno . ioe_errno
