@@ -34,6 +34,7 @@ main =
            talk "SimpleServer" (B.pack "0123456789abcdef") (== B.pack "sixteen bytes...\n"),
            talk "echo" (B.pack "hello") (== B.pack "hello"),
            talk "events" (B.pack "hello") (== B.pack "hello"),
+           testCase "deadline" deadline,
            frameworks
          ]
   where
@@ -55,6 +56,17 @@ talk name request complete = testCase name . running name $ \port ->
       | otherwise = do
         more <- recv s 65536
         if B.null more then pure got else collect s (got <> more)
+
+-- | A filter, one that takes too long, and one that does not exist.
+deadline :: Assertion
+deadline = do
+  program <- built "deadline"
+  readProcessWithExitCode program ["60", "sort", "-n"] "10\n9\n" >>= (@?= (ExitSuccess, "9\n10\n", ""))
+  readProcessWithExitCode program ["60", "sh", "-c", "exit 3"] "" >>= (@?= (ExitFailure 3, "", ""))
+  (late, _, _) <- readProcessWithExitCode program ["0.05", "sleep", "60"] ""
+  late @?= ExitFailure 124
+  (missing, _, _) <- readProcessWithExitCode program ["60", "weft-no-such-program"] ""
+  missing @?= ExitFailure 127
 
 -- | The web server, asked by curl, and by the load generator.
 web :: Assertion

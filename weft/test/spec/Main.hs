@@ -30,6 +30,7 @@ import qualified Spec.Lifecycle
 import qualified Spec.Messages
 import qualified Spec.Metrics
 import qualified Spec.Pool
+import qualified Spec.Process
 import qualified Spec.Reader
 import qualified Spec.Resolver
 import qualified Spec.Scope
@@ -107,6 +108,7 @@ group name n =
         Spec.Resolver.tests,
         Spec.Dial.tests,
         Spec.Pool.tests,
+        Spec.Process.tests,
         Spec.Blocking.tests,
         Spec.Scope.tests,
         Spec.Metrics.tests,

@@ -18,6 +18,7 @@ import Test.Tasty hiding (defaultMain)
 import Test.Tasty.HUnit
 import Weft.Backend
 import Weft.File (FileEngine (..), filesChoice, readAt, reading, withFile)
+import Weft.Process (ExitStatus (..), program, readProcess)
 import Weft.Runtime (stopManagers)
 import Weft.Socket
 import Weft.Socket.ByteString
@@ -48,6 +49,9 @@ asked name =
         testCase "a time limit ends a wait for a pipe" . withPipe $ \(r, _) ->
           timeout 3000 (threadWaitRead r) >>= (@?= Nothing),
         testCase "sockets" echo,
+        testCase "programs" $ do
+          soon <- deadlineIn (seconds 20)
+          readProcess (program "cat" []) soon 200000 (C.replicate 100000 'x') >>= (@?= (Exited 0, C.replicate 100000 'x', C.empty)),
         testCase "files, without rings" $ do
           (engine, _) <- filesChoice
           engine @?= Threads
