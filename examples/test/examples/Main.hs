@@ -65,6 +65,8 @@ deadline = do
   readProcessWithExitCode program ["60", "sh", "-c", "exit 3"] "" >>= (@?= (ExitFailure 3, "", ""))
   (late, _, _) <- readProcessWithExitCode program ["0.05", "sleep", "60"] ""
   late @?= ExitFailure 124
+  (ended, _, _) <- readProcessWithExitCode "sh" ["-c", program <> " 60 sleep 60 & sleep 0.5; kill $!; wait $!"] ""
+  ended @?= ExitFailure 143
   (missing, _, _) <- readProcessWithExitCode program ["60", "weft-no-such-program"] ""
   missing @?= ExitFailure 127
 

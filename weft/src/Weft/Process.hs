@@ -226,8 +226,8 @@ waitProcess p deadline = waitUntil p deadline >>= maybe (ioError (timeoutError l
   where
     loc = location "waitProcess" (processProgram p)
 
--- | Send a signal to the child, or to its group if it has one. No effect if it has ended. Throws @EPERM@ if the child
--- runs as another user, and @EINVAL@ if there is no such signal.
+-- | Send a signal ("Weft.Signal" has names) to the child, or to its group if it has one. No effect if it has ended.
+-- Throws @EPERM@ if the child runs as another user, and @EINVAL@ if there is no such signal.
 signalProcess :: Process -> Signal -> IO ()
 signalProcess p signal = do
   r <- send p signal

@@ -36,6 +36,7 @@ import qualified Spec.Resolver
 import qualified Spec.Scope
 import qualified Spec.Sending
 import qualified Spec.Serve
+import qualified Spec.Signal
 import qualified Spec.Socket
 import qualified Spec.StandardError
 import qualified Spec.Stm
@@ -109,6 +110,7 @@ group name n =
         Spec.Dial.tests,
         Spec.Pool.tests,
         Spec.Process.tests,
+        Spec.Signal.tests,
         Spec.Blocking.tests,
         Spec.Scope.tests,
         Spec.Metrics.tests,
