@@ -1,4 +1,5 @@
--- | Runs a program with a time limit, as @timeout@ of the GNU core utilities does: the exit code is the program's,
+-- |
+-- Runs a program with a time limit, as @timeout@ of the GNU core utilities does: the exit code is the program's,
 -- 128 and the signal's number if one has killed it, 124 if it was not done in time, and 127 if it cannot be run. It
 -- has ended when this program has, also if that is by a signal.
 --

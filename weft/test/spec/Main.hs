@@ -18,6 +18,7 @@ import qualified Spec.Blocking
 import qualified Spec.Boundary
 import qualified Spec.Closing
 import qualified Spec.Compatibility
+import qualified Spec.DatagramBatches
 import qualified Spec.Datagrams
 import qualified Spec.Dial
 import qualified Spec.Event
@@ -102,6 +103,7 @@ group name n =
         Spec.Messages.tests,
         Spec.Compatibility.tests,
         Spec.Datagrams.tests,
+        Spec.DatagramBatches.tests,
         Spec.Sending.tests,
         Spec.Serve.tests,
         Spec.Transport.tests (name == "poll"),
