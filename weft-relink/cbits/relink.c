@@ -21,7 +21,6 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <limits.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,7 +36,7 @@
 #error "weft-relink: not known to work with this GHC (9.0 to 9.10 are, 9.12 to 9.16 are prepared): compare the names below with GHC.Event.Thread's interface, then change this line"
 #endif
 
-#include "Rts.h"
+#include "weft_runtime.h"
 
 /* --- which ------------------------------------------------------------------------------ */
 
@@ -112,14 +111,12 @@ typedef struct {
  * table ends where the code begins, and the three words before the kinds are zero on both machines: on
  * x86-64 padding, the offset of the code for partial applications and the bitmap, both unused with these kinds; on
  * aarch64 that offset, the bitmap, and the offset of the table of static references, whose presence the last word
- * denies (USE_INLINE_SRT_FIELD is for x86-64 only). */
+ * denies (USE_INLINE_SRT_FIELD is for x86-64 only). weft_runtime.h has the sizes. */
 #define CODE(ours, original, arity, kinds) \
   ".pushsection .text\n.p2align 4\n.quad 0\n.quad 0, 0\n.long " STRING(kinds) ", " STRING(arity) "\n" \
   ".long 2, 0\n.long " STRING(FUN_STATIC) ", 0\n" \
   ".globl " STRING(WRAP_INFO(original)) "\n.type " STRING(WRAP_INFO(original)) ", @object\n" \
   STRING(WRAP_INFO(original)) ":\n" JUMP("weft_relink_code_" #ours) ".popsection\n"
-
-_Static_assert(sizeof(StgFunInfoTable) <= 48 && sizeof(StgFunInfoTable) - offsetof(StgFunInfoTable, f.fun_type) == 24, "the table above");
 
 #define DEFINE(ours, original, arity, kinds, serves) \
   extern const char WRAP_INFO(original)[]; \

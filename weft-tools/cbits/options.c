@@ -4,7 +4,7 @@
 
    GHC's main calls hs_main; the linker has it call this instead (--wrap). */
 
-#include <Rts.h>
+#include "weft_runtime.h"
 #include <stdbool.h>
 
 /* Defined by each program. */

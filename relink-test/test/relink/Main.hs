@@ -8,6 +8,7 @@ import Control.Monad
 import Data.List (isInfixOf, isPrefixOf, isSuffixOf)
 import Data.Maybe (fromMaybe)
 import qualified Refusals
+import qualified Runtime
 import Services
 import System.Directory (doesFileExist)
 import System.Environment (getEnvironment, lookupEnv, setEnv)
@@ -79,7 +80,8 @@ main = do
           run (folder </> "handles-relinked-nonthreaded") [] >>= (@?= wanted)
           (_, _, err) <- run (folder </> "handles-relinked-nonthreaded") [("WEFT_VERBOSE", "1")]
           lines err @?= ["weft: this program was linked without -threaded: GHC's own manager serves it"],
-        Refusals.tests
+        Refusals.tests,
+        Runtime.tests
       ]
 
 -- | Every child of the program ends well, on every back end and on GHC's own manager.

@@ -46,7 +46,7 @@ accepted :: Int -> Assertion
 accepted version = do
   library <- concat . lines <$> readProcess "ghc" ["--print-libdir"] ""
   headers <- filter (not . null) . lines <$> readProcess "find" [library, "-name", "Rts.h", "-printf", "-I%h\n"] ""
-  (code, out, said) <- readProcessWithExitCode "gcc" (headers <> ["-D__GLASGOW_HASKELL__=" <> show version, "-S", "-o", "-", "../weft-relink/cbits/relink.c"]) ""
+  (code, out, said) <- readProcessWithExitCode "gcc" (headers <> ["-I../weft-core/cbits", "-D__GLASGOW_HASKELL__=" <> show version, "-S", "-o", "-", "../weft-relink/cbits/relink.c"]) ""
   assertEqual said ExitSuccess code
   assertBool "a function of base" (not ("base_" `isInfixOf` out) && "ghczminternal_" `isInfixOf` out)
 

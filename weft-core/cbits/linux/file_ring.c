@@ -25,7 +25,7 @@
 #include "file.h"
 #include "own.h"
 #include "ring.h"
-#include <HsFFI.h>
+#include "weft_runtime.h"
 #include <errno.h>
 #include <pthread.h>
 #include <semaphore.h>
