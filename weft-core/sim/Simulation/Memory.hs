@@ -7,7 +7,7 @@
 -- memory of some instant that is not later than its own step and not earlier than its thread's last barrier. Instants
 -- are counted in writes. The schedule chooses the instant of a read. The following list says which barrier each
 -- operation is, given how GHC 9.0.2 compiles the primitive operations for ARM (by LLVM; newer compilers give the same
--- order or a stronger one):
+-- order or a stronger one, which @scripts\/memory-order@ looks for in their code):
 --
 -- [plain read] (@readMutVar#@, @readArray#@, @readIntArray#@: LDR) No barrier. It may be done as early as the thread's
 -- last acquire, but it never sees less of an object than the thread has read or written there before. The first read of
