@@ -1,5 +1,5 @@
 -- | Limits on the costs of a request of the bare pong (bytes allocated, system calls, instructions), on the bytes that
--- requests of a WAI application and of @weft serve@ allocate, on the instructions of a WAI application's request over TLS
+-- requests of a WAI application and of @weft serve@, for a file and as a proxy, allocate, on the instructions of a WAI application's request over TLS
 -- with HTTP/1.1 and HTTP/2, and on the live bytes of an idle connection. They are compared with @bench\/gate.txt@. No time
 -- is measured.
 --
@@ -45,6 +45,7 @@ tests program =
       -- A stack that has to grow for each request shows here: a piece of it has 3 KiB.
       testCase "bytes allocated a request of a WAI application" (allocation waiPong program >>= atMost "wai_alloc_bytes_per_op"),
       testCase "bytes allocated a request of a file" (allocationOfFile program >>= atMost "file_alloc_bytes_per_op"),
+      testCase "bytes allocated a request that is passed on to a server" (allocationOfProxy program >>= atMost "proxy_alloc_bytes_per_op"),
       testCase "live bytes of an idle connection" $ do
         -- On a busy machine some connections are not idle yet, so the smallest of three counts is taken.
         counts <- replicateM 3 . subject program [] $ \p port -> do
@@ -183,7 +184,17 @@ allocation pong program = subjectOf pong program [] $ \p port -> asking port $ \
 allocationOfFile :: FilePath -> IO Double
 allocationOfFile program = scratchFolder "file" $ \folder -> do
   B.writeFile (folder </> "index.html") (B.replicate 1024 'x')
-  weft (program `beside` "weft") [] ["serve", "--port", "0", "--metrics", "loopback", "--cores", "1", "--trust", "60", folder, "+RTS", "-T", "-A32k", "-RTS"] $ \p -> do
+  allocationOfServe program ["--trust", "60", folder]
+
+-- | The bytes that a request allocates in @weft serve@ as a proxy before the pong, over kept connections.
+allocationOfProxy :: FilePath -> IO Double
+allocationOfProxy program = subjectOf waiPong program [] $ \_ port ->
+  allocationOfServe program ["--proxy", "/=http://127.0.0.1:" <> show port]
+
+-- | The bytes that a request allocates in @weft serve@ with these arguments.
+allocationOfServe :: FilePath -> [String] -> IO Double
+allocationOfServe program arguments =
+  weft (program `beside` "weft") [] (["serve", "--port", "0", "--metrics", "loopback", "--cores", "1"] <> arguments <> ["+RTS", "-T", "-A32k", "-RTS"]) $ \p -> do
     port <- portOf p
     asking port $ \ask -> do
       replicateM_ 200 ask

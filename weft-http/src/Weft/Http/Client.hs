@@ -193,31 +193,35 @@ withResponseAfter client prefix due r act = case renderRequest r of
     settings = clientSettings client
     failed phase = throwIO . ClientError (describe r) phase
     attempt rendered = do
-      begun <- newIORef False
       outcome <- mask $ \restore -> do
         (pool, lease) <- leaseFor client alone due r
         let c = leased lease
         again <- (> 0) <$> exchangesDone c
-        detached <- newIORef False
-        let begin response = do
-              writeIORef begun True
+        stage <- newIORef Asked
+        let begin response
               -- One that speaks another protocol may do so for long, and takes no place from requests.
-              when (isJust (responseSwitched response)) (mask_ (detach pool lease >> writeIORef detached True))
-            give = readIORef detached >>= \gone -> if gone then connClose (httpConnection c) else discard pool lease
-        result <- try (restore (exchangeRendered settings c due r rendered (\response -> begin response >> act response)))
+              | isJust (responseSwitched response) = detach pool lease >> writeIORef stage Detached
+              | otherwise = writeIORef stage Begun
+            give = readIORef stage >>= \reached -> if reached == Detached then connClose (httpConnection c) else discard pool lease
+        result <- try (exchangeRendered settings c due r rendered (\response -> begin response >> restore (act response)))
         case result of
           Right (a, after) -> Right a <$ (if after == Kept then release pool lease else give)
           Left e -> do
+            connAbort (httpConnection c)
             give
-            inAction <- readIORef begun
+            reached <- readIORef stage
             case fromException e of
-              Just (ClientError _ _ (NoAnswer _)) | again, repeatable, not inAction -> pure (Left ())
+              Just (ClientError _ _ (NoAnswer _)) | again, repeatable, reached == Asked -> pure (Left ())
               _ -> throwIO e
       either (const (attempt rendered)) pure outcome
     repeatable =
       isIdempotent (requestMethod r) && case requestBody r of
         StreamBody _ _ -> False
         _ -> True
+
+-- | How far a request has come: its response has begun; it speaks another protocol, and its connection has left the pool.
+data Stage = Asked | Begun | Detached
+  deriving (Eq)
 
 -- | A connection to the request's server: a kept one, or a new one. Masked.
 leaseFor :: Client -> Bool -> Instant -> Request -> IO (Pool HttpConnection, Lease HttpConnection)

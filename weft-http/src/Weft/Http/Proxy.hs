@@ -134,13 +134,14 @@ proxied settings client upstreams request respond = do
       upstream : others -> do
         started <- newIORef False
         let asked = Request (Wai.requestMethod request) (upstreamUrl upstream) {urlPath = target} fields body
-        outcome <- try . counted turn upstream . withResponseAfter client prefix noDeadline asked $ \response -> do
-          writeIORef started True
-          answered upstream
-          whole <- responseWhole response
-          case responseSwitched response of
-            Just server -> Sent <$> respond (switchedTo (proxyClient settings) response server)
-            Nothing -> maybe (Sent <$> respond (passedBack response)) (pure . Whole . builtFrom response) whole
+            got response = do
+              writeIORef started True
+              answered upstream
+              whole <- responseWhole response
+              case responseSwitched response of
+                Just server -> Sent <$> respond (switchedTo (proxyClient settings) response server)
+                Nothing -> maybe (Sent <$> respond (passedBack response)) (pure . Whole . builtFrom response) whole
+        outcome <- counted turn upstream $ \restore -> withResponseAfter client prefix noDeadline asked (restore . got)
         case outcome of
           Right (Sent received) -> pure received
           Right (Whole response) -> respond response

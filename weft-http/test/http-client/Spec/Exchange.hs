@@ -12,8 +12,10 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import Data.IORef
+import GHC.Stats (GCDetails (..), RTSStats (..), getRTSStats)
 import Network.HTTP.Types
 import Peer
+import System.Mem (performMajorGC)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Duration
@@ -43,6 +45,23 @@ counting n c = forM_ [0 :: Int ..] $ \i -> hearRequest c >> say c (plain (C.pack
 
 get :: Client -> Int -> IO ByteString
 get client port = soon >>= \due -> answerBody <$> request client due (getRequest (url port "/"))
+
+-- | As many connections as a test of memory has, and the body of each response: 64 KiB.
+crowd :: Int
+crowd = 24
+
+large, largeResponse :: ByteString
+large = C.replicate 65536 'x'
+largeResponse = plain large
+
+-- | Read a body to its end, and count its bytes.
+drained :: Response -> IO Int
+drained response = go 0
+  where
+    go n = responsePiece response >>= \piece -> if B.null piece then pure n else go (n + B.length piece)
+
+liveBytes :: IO Int
+liveBytes = performMajorGC >> fromIntegral . gcdetails_live_bytes . gc <$> getRTSStats
 
 sending :: [TestTree]
 sending =
@@ -108,7 +127,33 @@ sending =
 
 keeping :: [TestTree]
 keeping =
-  [ testCase "requests one after the other share a connection" $
+  [ testCase "what is kept of a connection does not keep its last response" $
+      withPeer (\_ c -> hearRequest c >> say c (plain "") >> forever (hearRequest c >> say c largeResponse)) $ \port ->
+        withClient defaultClientSettings {clientMostPerServer = crowd} $ \client -> do
+          let together = do
+                begun <- newIORef (0 :: Int)
+                proceed <- newEmptyMVar
+                dones <- replicateM crowd $ do
+                  done <- newEmptyMVar
+                  due <- soon
+                  let use response = do
+                        n <- atomicModifyIORef' begun (\n -> (n + 1, n + 1))
+                        when (n == crowd) (putMVar proceed ())
+                        readMVar proceed
+                        drained response
+                  done <$ forkFinally (withResponse client due (getRequest (url port "/")) use) (putMVar done)
+                forM dones $ \done -> within (takeMVar done) >>= either throwIO pure
+          _ <- evaluate largeResponse
+          together >>= (@?= replicate crowd 0)
+          before <- liveBytes
+          -- The second one of a connection is received whole, into memory of its own.
+          replicateM_ 2 (together >>= (@?= replicate crowd (B.length large)))
+          later <- liveBytes
+          counts <- map snd <$> clientCounts client
+          map countIdle counts @?= [crowd]
+          let more = later - before
+          assertBool (show more <> " bytes") (more < crowd * B.length large `div` 3),
+    testCase "requests one after the other share a connection" $
       withPeer counting $ \port -> withClient defaultClientSettings $ \client ->
         replicateM 5 (get client port) >>= (@?= [C.pack (show (0 :: Int, i)) | i <- [0 .. 4 :: Int]]),
     testCase "bytes behind a response end the connection and are not the next response" $ do

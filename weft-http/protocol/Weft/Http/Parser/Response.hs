@@ -26,6 +26,7 @@ module Weft.Http.Parser.Response
   )
 where
 
+import Data.Bits ((.&.), (.|.))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
@@ -180,13 +181,17 @@ fieldSection limits bytes = go 0 [] (Framing 0 (-1) False)
         where
           Ends colon valueEnd = fieldEnds bytes from
     field count acc framing@(Framing flags len coded) next (Known tag name) value = case tag of
-      Connection -> plain (Framing (flags + connectionFlags' flags value) len coded)
+      Connection -> plain (Framing (flags .|. (connectionFlags value .&. (flagClose .|. flagKeepAlive))) len coded)
       ContentLength
         | given < 0 || (len >= 0 && len /= given) -> SectionInvalid BadFraming
         | len >= 0 -> go (count + 1) acc framing next
-        | otherwise -> go (count + 1) ((name, C.pack (show given)) : acc) (Framing flags given coded) next
+        | otherwise -> go (count + 1) ((name, canonical) : acc) (Framing flags given coded) next
         where
           given = sameLength value
+          -- One number, without zeros in front, is passed on as it is.
+          canonical
+            | B.all isDigit value && (B.length value == 1 || byteAt value 0 /= 48) = value
+            | otherwise = C.pack (show given)
       TransferEncoding
         | CI.mk value /= "chunked" -> SectionInvalid OtherCoding
         | coded -> SectionInvalid BadFraming
@@ -195,15 +200,15 @@ fieldSection limits bytes = go 0 [] (Framing 0 (-1) False)
       where
         plain said = go (count + 1) ((name, value) : acc) said next
 
--- | The flags of a @Connection@ field that are not set yet.
-connectionFlags' :: Flags -> ByteString -> Flags
-connectionFlags' flags value = sum [flag | flag <- [flagClose, flagKeepAlive], hasFlag flag (connectionFlags value), not (hasFlag flag flags)]
-
 -- | The length that all members of the list have; -1 if it is malformed or they differ.
 sameLength :: ByteString -> Int
-sameLength value = case map (decimal . trimBlanks) (C.split ',' value) of
-  len : others | all (== len) others -> len
-  _ -> -1
+sameLength value
+  | one >= 0 = one
+  | otherwise = case map (decimal . trimBlanks) (C.split ',' value) of
+    len : others | all (== len) others -> len
+    _ -> -1
+  where
+    one = decimal value
 
 -- | The result of parsing a trailer section.
 data TrailerOutcome

@@ -76,11 +76,12 @@ data After
 exchange :: ClientSettings -> HttpConnection -> Instant -> Request -> (Response -> IO a) -> IO (a, After)
 exchange settings c due request act = case renderRequest request of
   Left why -> throwIO (ClientError (describe request) Sending (InvalidRequest why))
-  Right rendered -> exchangeRendered settings c due request rendered act
+  Right rendered -> exchangeRendered settings c due request rendered act `onException` connAbort (httpConnection c)
 
--- | 'exchange' with the head of the request.
+-- | 'exchange' with the head of the request. After an exception the connection is of no use any more, and the caller has
+-- to abort it. Masked or not: where it waits it is interruptible. The action runs as the caller does.
 exchangeRendered :: ClientSettings -> HttpConnection -> Instant -> Request -> Rendered -> (Response -> IO a) -> IO (a, After)
-exchangeRendered settings c due request rendered act = (`onException` connAbort (httpConnection c)) $ case requestBody request of
+exchangeRendered settings c due request rendered act = case requestBody request of
   EmptyBody -> atOnce run rendered B.empty act
   BytesBody bytes | B.length bytes <= largestAtOnce && not (renderedExpects rendered) -> atOnce run rendered bytes act
   body -> concurrentlySent run rendered body act
@@ -119,10 +120,7 @@ atOnce :: Run -> Rendered -> ByteString -> (Response -> IO a) -> IO (a, After)
 atOnce run rendered body act = do
   sent <- sendWithin run (filter (not . B.null) [renderedHead rendered, body])
   limit <- limited run clientAnswerTime
-  h <-
-    awaitHead run rendered limit (pure ()) `catch` \e -> case (errorCause e, sent) of
-      (NoAnswer Nothing, Left why) -> throwIO e {errorCause = NoAnswer (Just why)}
-      _ -> throwIO (e :: ClientError)
+  h <- awaitHead run rendered limit (either Just (const Nothing) sent) (pure ())
   receiving run rendered h (pure (either (const False) (const True) sent)) act
 
 -- | Send strings before the end of the phase. 'Left' if the server takes no more: it may have answered before.
@@ -155,7 +153,7 @@ concurrentlySent run rendered body act = do
       sleep (clientAnswerTime (runSettings run))
       came <- readIORef answered
       unless came (fails run Answering TimedOut)
-    h <- awaitHead run rendered (runDue run) (void (tryPutMVar proceed True))
+    h <- awaitHead run rendered (runDue run) Nothing (void (tryPutMVar proceed True))
     writeIORef answered True
     _ <- tryPutMVar proceed False
     -- The thread may not have run since its last byte was sent.
@@ -194,18 +192,19 @@ sendBody run body = case body of
 
 -- Responses --------------------------------------------------------------------------
 
--- | Receive something, at most so many bytes, before the limit; empty at the end of the stream. A receive that need not
--- wait takes no notice of its deadline, so that a server that sends without a pause could go on for ever: the clock is
--- read here.
-receive :: Int -> Run -> Phase -> Instant -> IO ByteString
-receive most run phase limit = do
+-- | Receive something, at most so many bytes, before the limit; empty at the end of the stream. The function says what an
+-- error of the connection means. A receive that need not wait takes no notice of its deadline, so that a server that sends
+-- without a pause could go on for ever: the clock is read here.
+receive :: Run -> Phase -> (IOException -> Cause) -> Instant -> Int -> IO ByteString
+receive run phase broken limit most = do
   t <- deadlineIn (nanoseconds 0)
   when (t >= limit) (fails run phase TimedOut)
-  connReceive (httpConnection (runConnection run)) limit most `catch` \e -> fails run phase (if isTimeout e then TimedOut else ConnectionBroken e)
+  connReceive (httpConnection (runConnection run)) limit most `catch` \e -> fails run phase (if isTimeout e then TimedOut else broken e)
 
--- | The head of the final response, before the limit. The action is run for each 100 (Continue).
-awaitHead :: Run -> Rendered -> Instant -> IO () -> IO ResponseHead
-awaitHead run rendered limit continue = go (0 :: Int) start
+-- | The head of the final response, before the limit. The error is that of sending the request, and the action is run for
+-- each 100 (Continue). After an exception, bytes that were received may be lost.
+awaitHead :: Run -> Rendered -> Instant -> Maybe IOException -> IO () -> IO ResponseHead
+awaitHead run rendered limit unsent continue = go (0 :: Int) start
   where
     held = httpHeld (runConnection run)
     go interim resume = do
@@ -214,8 +213,9 @@ awaitHead run rendered limit continue = go (0 :: Int) start
         ResponseInvalid why -> fails run Answering (NotHttp why)
         ResponseIncomplete next -> more interim next bytes
         ResponseComplete h -> do
-          writeIORef held (B.drop (headResponseEnd h) bytes)
-          writeIORef (httpWanted (runConnection run)) (wantedAgain (headResponseEnd h) (headResponseFraming h))
+          -- Evaluated: what is kept between requests would keep the whole response otherwise.
+          writeIORef held $! B.drop (headResponseEnd h) bytes
+          writeIORef (httpWanted (runConnection run)) $! wantedAgain (headResponseEnd h) (headResponseFraming h)
           case headStatus h of
             101
               | switchesAsAsked (headResponseFields h) -> pure h
@@ -225,52 +225,55 @@ awaitHead run rendered limit continue = go (0 :: Int) start
               | interim >= mostInterim -> fails run Answering (NotHttp TooManyInterim)
               | otherwise -> when (status == 100) continue >> go (interim + 1) start
     switchesAsAsked fields = let chosen = switches fields in not (null chosen) && all (`elem` renderedSwitches rendered) chosen
-    -- Masked, so that no byte is lost between the connection and the reference.
     more interim next bytes = do
-      new <- mask_ $ do
-        wanted <- readIORef (httpWanted (runConnection run))
-        new <-
-          receive wanted run Answering limit `catch` \e -> case errorCause e of
-            ConnectionBroken why | isReset why, first -> throwIO e {errorCause = NoAnswer (Just why)}
-            _ -> throwIO e
-        new <$ writeIORef held (bytes <> new)
-      when (B.null new) (fails run Answering (if first then NoAnswer Nothing else EndedEarly))
+      new <- receive run Answering broken limit =<< readIORef (httpWanted (runConnection run))
+      when (B.null new) (fails run Answering (if first then NoAnswer unsent else EndedEarly))
+      writeIORef held $! if B.null bytes then new else bytes <> new
       go interim next
       where
         first = interim == 0 && B.null bytes
+        broken why
+          | isReset why, first = NoAnswer (Just why)
+          | otherwise = ConnectionBroken why
 
 -- | The most interim responses to a request.
 mostInterim :: Int
 mostInterim = 16
 
 -- | Where the reading of a body is. Written by the thread that reads the response.
-data Reading = At !Place | Over | Failed !ClientError
+data Reading
+  = At !Place
+  | -- | With the trailer fields.
+    Over ![Header]
+  | Failed !ClientError
 
 -- | Run the action on the response, and say what has become of the connection. The first action tells whether the
 -- request was sent whole.
 receiving :: Run -> Rendered -> ResponseHead -> IO Bool -> (Response -> IO a) -> IO (a, After)
 receiving run rendered h sentWhole act = do
   place <- newIORef (At (placeFor (headResponseFraming h)))
-  trailers <- newIORef []
   switched <- if headStatus h == 101 then Just <$> takenOver else pure Nothing
-  a <- act (Response (mkStatus (headStatus h) (headReason h)) (headResponseFields h) (nextPiece run place trailers) (wholeBody run place) (readIORef trailers) switched)
+  a <- act (Response (mkStatus (headStatus h) (headReason h)) (headResponseFields h) (nextPiece run place) (wholeBody run place) (trailersOf <$> readIORef place) switched)
   over <- maybe (finishHeld run place) (const (pure False)) switched
   rest <- readIORef (httpHeld (runConnection run))
   when over (modifyIORef' (httpDone (runConnection run)) (+ 1))
   kept <- if over && B.null rest && headPersists h && not (renderedCloses rendered) then sentWhole else pure False
   pure (a, if kept then Kept else if over && unasked rest == SurplusBytes then Surplus else NotKept)
   where
+    trailersOf reading = case reading of
+      Over trailers -> trailers
+      _ -> []
     takenOver = do
       rest <- readIORef (httpHeld (runConnection run))
       writeIORef (httpHeld (runConnection run)) B.empty
       withReceived rest (httpConnection (runConnection run))
 
 -- | The next piece of the body; empty at its end.
-nextPiece :: Run -> IORef Reading -> IORef [Header] -> IO ByteString
-nextPiece run ref trailers = mask_ $ do
+nextPiece :: Run -> IORef Reading -> IO ByteString
+nextPiece run ref = mask_ $ do
   reading <- readIORef ref
   case reading of
-    Over -> pure B.empty
+    Over _ -> pure B.empty
     Failed e -> throwIO e
     At place -> do
       limit <- limited run clientReadTime
@@ -284,17 +287,15 @@ nextPiece run ref trailers = mask_ $ do
       throwIO e
     go limit place bytes = case advance (runLimits run) place bytes of
       Piece piece rest next -> piece <$ save rest (At next)
-      Complete fields rest -> do
-        writeIORef trailers fields
-        B.empty <$ save rest Over
+      Complete fields rest -> B.empty <$ save rest (Over fields)
       Broken why -> broken (NotHttp why)
       Needs rest next -> do
         save rest (At next)
-        new <- receive (wantedFor next) run Receiving limit
+        new <- receive run Receiving ConnectionBroken limit (wantedFor next)
         case () of
           _
             | not (B.null new) -> let both = if B.null rest then new else rest <> new in writeIORef held both >> go limit next both
-            | endsWithConnection next -> B.empty <$ save B.empty Over
+            | endsWithConnection next -> B.empty <$ save B.empty (Over [])
             | otherwise -> broken EndedEarly
 
 -- | The whole body, if none of it was read and it was received already.
@@ -303,7 +304,7 @@ wholeBody run ref = do
   reading <- readIORef ref
   bytes <- readIORef held
   case reading of
-    At place | Just (whole, rest) <- takeWhole place bytes -> Just whole <$ (writeIORef held rest >> writeIORef ref Over)
+    At place | Just (whole, rest) <- takeWhole place bytes -> Just whole <$ ((writeIORef held $! rest) >> writeIORef ref (Over []))
     _ -> pure Nothing
   where
     held = httpHeld (runConnection run)
@@ -313,7 +314,7 @@ finishHeld :: Run -> IORef Reading -> IO Bool
 finishHeld run ref = do
   reading <- readIORef ref
   case reading of
-    Over -> pure True
+    Over _ -> pure True
     Failed _ -> pure False
     At place -> readIORef held >>= go place
   where

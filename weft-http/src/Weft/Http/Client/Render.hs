@@ -11,16 +11,20 @@ module Weft.Http.Client.Render
   )
 where
 
+import Control.Monad (foldM, void)
+import Data.Bits ((.&.), (.|.))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
+import qualified Data.ByteString.Internal as B (unsafeCreate)
 import qualified Data.CaseInsensitive as CI
 import Network.HTTP.Types (Method)
 import Network.HTTP.Types.Header
 import Weft.Http.Client.Types
 import Weft.Http.Client.Url
-import Weft.Http.Parser.Bytes (isFieldByte, isName, trimBlanks)
+import Weft.Http.Parser.Bytes (isFieldByte, isName, isWord, trimBlanks)
 import Weft.Http.Parser.Head (connectionFlags, expectsContinue, flagClose, hasFlag)
+import Weft.Http.Render (putBytes, putCrlf)
 
 -- | A request's head.
 data Rendered = Rendered
@@ -42,38 +46,90 @@ renderRequest (Request method url fields body)
   | method == "CONNECT" = Left "CONNECT is not supported"
   | B.null target || C.head target /= '/' && not (target == "*" && method == "OPTIONS") = Left "the target does not begin with a slash"
   | not (B.all (\c -> c > 32 && c < 127 && c /= 35) target) = Left "the target has a byte that has to be encoded"
-  | not (B.all (\c -> c > 32 && c < 127) host) = Left "the host has a byte that is not allowed"
-  | (name, _) : _ <- filter (not . isName . CI.original . fst) fields = Left ("a field's name is not a token: " <> show (CI.original name))
-  | (name, _) : _ <- filter (not . B.all isFieldByte . snd) fields = Left ("the value of " <> C.unpack (CI.original name) <> " has a byte that is not allowed")
-  | any ((`elem` [hContentLength, hTransferEncoding]) . fst) fields = Left "the framing of the body is the client's: no Content-Length and no Transfer-Encoding"
-  | length (filter ((== hHost) . fst) fields) > 1 = Left "several Host fields"
-  | otherwise =
+  | otherwise = do
+    Said size bits <- examine 0 0 fields
+    host <- if hasBit saysHost bits then Right B.empty else hostLine (hostField url)
+    let strings = [method, " ", target, " HTTP/1.1\r\n", host]
+        framing = framingLine method body
     Right
       Rendered
-        { renderedHead = B.concat (method : " " : target : " HTTP/1.1\r\n" : concatMap field (hostFields <> fields <> framing) <> ["\r\n"]),
+        { renderedHead = written (sum (map B.length strings) + size + B.length framing + 2) strings fields framing,
           renderedIsHead = method == "HEAD",
-          renderedExpects = hasBody && any (\(name, value) -> name == hExpect && expectsContinue value) fields,
-          renderedCloses = any (\(name, value) -> name == hConnection && hasFlag flagClose (connectionFlags value)) fields,
+          renderedExpects = hasBit saysExpect bits && hasBody,
+          renderedCloses = hasBit saysClose bits,
           renderedSwitches = case body of
-            EmptyBody -> switches fields
+            EmptyBody | hasBit saysUpgrade bits -> switches fields
             _ -> []
         }
   where
     target = urlPath url
-    host = hostField url
-    hostFields = [(hHost, host) | all ((/= hHost) . fst) fields]
-    field (name, value) = [CI.original name, ": ", value, "\r\n"]
-    -- RFC 9110, 8.6: a length of zero is said where a body is usual.
-    framing = case body of
-      EmptyBody -> [(hContentLength, "0") | method `elem` ["POST", "PUT", "PATCH"]]
-      BytesBody bytes -> [(hContentLength, C.pack (show (B.length bytes)))]
-      StreamBody (Just n) _ -> [(hContentLength, C.pack (show n))]
-      StreamBody Nothing _ -> [(hTransferEncoding, "chunked")]
+    hostLine host
+      | B.all (\c -> c > 32 && c < 127) host = Right (B.concat ["Host: ", host, "\r\n"])
+      | otherwise = Left "the host has a byte that is not allowed"
     hasBody = case body of
       EmptyBody -> False
       BytesBody bytes -> not (B.null bytes)
       StreamBody (Just 0) _ -> False
       StreamBody _ _ -> True
+
+-- | The line that says how long the body is. RFC 9110, 8.6: a length of zero is said where a body is usual.
+framingLine :: Method -> RequestBody -> ByteString
+framingLine method body = case body of
+  EmptyBody
+    | method `elem` ["POST", "PUT", "PATCH"] -> len 0
+    | otherwise -> B.empty
+  BytesBody bytes -> len (B.length bytes)
+  StreamBody (Just n) _ -> len n
+  StreamBody Nothing _ -> "Transfer-Encoding: chunked\r\n"
+  where
+    len :: Int -> ByteString
+    len n = B.concat ["Content-Length: ", C.pack (show n), "\r\n"]
+
+-- | The bytes of the fields' lines, and a set of the bits below.
+data Said = Said !Int !Int
+
+-- | There is a @Host@; an @Expect@ of 100-continue; a @Connection@ with @close@; an @Upgrade@.
+saysHost, saysExpect, saysClose, saysUpgrade :: Int
+saysHost = 1
+saysExpect = 2
+saysClose = 4
+saysUpgrade = 8
+
+hasBit :: Int -> Int -> Bool
+hasBit bit bits = bits .&. bit /= 0
+
+-- | Look at each field once: what is to be written, and whether it may be.
+examine :: Int -> Int -> [Header] -> Either String Said
+examine !size !bits fields = case fields of
+  [] -> Right (Said size bits)
+  (name, value) : others
+    | not (isName (CI.original name)) -> Left ("a field's name is not a token: " <> show (CI.original name))
+    | not (B.all isFieldByte value) -> Left ("the value of " <> C.unpack (CI.original name) <> " has a byte that is not allowed")
+    | otherwise -> case B.length folded of
+      4 | isWord "host" folded -> if hasBit saysHost bits then Left "several Host fields" else next saysHost
+      6 | isWord "expect" folded -> next (if expectsContinue value then saysExpect else 0)
+      7 | isWord "upgrade" folded -> next saysUpgrade
+      10 | isWord "connection" folded -> next (if hasFlag flagClose (connectionFlags value) then saysClose else 0)
+      14 | isWord "content-length" folded -> framed
+      17 | isWord "transfer-encoding" folded -> framed
+      _ -> next 0
+    where
+      folded = CI.foldedCase name
+      next bit = examine (size + B.length folded + B.length value + 4) (bits .|. bit) others
+      framed = Left "the framing of the body is the client's: no Content-Length and no Transfer-Encoding"
+
+-- | Strings, the lines of fields, a string and an empty line, of so many bytes together, in memory of their own.
+written :: Int -> [ByteString] -> [Header] -> ByteString -> ByteString
+written size strings fields framing = B.unsafeCreate size $ \p -> foldM putBytes p strings >>= lines' fields
+  where
+    lines' rest !p = case rest of
+      [] -> putBytes p framing >>= void . putCrlf
+      (name, value) : others -> do
+        p1 <- putBytes p (CI.original name)
+        p2 <- putBytes p1 ": "
+        p3 <- putBytes p2 value
+        putCrlf p3 >>= lines' others
+{-# NOINLINE written #-}
 
 -- | The protocols of the fields @Upgrade@ in lower case, if @Connection@ names that field (RFC 9110, 7.8).
 switches :: [Header] -> [ByteString]

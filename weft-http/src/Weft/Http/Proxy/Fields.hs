@@ -32,16 +32,27 @@ import Weft.Socket (SockAddr (..), hostAddress6ToTuple, hostAddressToTuple)
 forwardedFields :: Wai.Request -> [ByteString] -> [Header]
 forwardedFields request upgrades =
   -- The host comes first (RFC 9110, 7.2). HTTP/2 has it in a field of its own.
-  [(hHost, host) | Just host <- [Wai.requestHeaderHost request]] <> filter (not . isReplaced . fst) (endToEnd (Wai.requestHeaders request)) <> new
+  maybe id (\host -> ((hHost, host) :)) (Wai.requestHeaderHost request) (foldr kept new fields)
   where
+    fields = Wai.requestHeaders request
+    named = membersOfConnection fields
+    kept field@(name, _) others
+      | isDropped named name || isReplaced name = others
+      | otherwise = field : others
     new =
-      [("X-Forwarded-For", address) | Just address <- [addressOf (Wai.remoteHost request)]]
-        <> [("X-Forwarded-Host", host) | Just host <- [Wai.requestHeaderHost request]]
-        <> (("X-Forwarded-Proto", if Wai.isSecure request then "https" else "http") : (hVia, version) : upgradeFields upgrades)
-    version = case Wai.httpVersion request of
-      HttpVersion 1 1 -> "1.1 weft"
-      HttpVersion 1 minor -> "1." <> C.pack (show minor) <> " weft"
-      HttpVersion major _ -> C.pack (show major) <> " weft"
+      maybe id (\address -> (("X-Forwarded-For", address) :)) (addressOf (Wai.remoteHost request))
+        . maybe id (\host -> (("X-Forwarded-Host", host) :)) (Wai.requestHeaderHost request)
+        $ (if Wai.isSecure request then forwardedHttps else forwardedHttp) : via : upgradeFields upgrades
+    via = case Wai.httpVersion request of
+      HttpVersion 1 1 -> via11
+      HttpVersion 1 minor -> (hVia, "1." <> C.pack (show minor) <> " weft")
+      HttpVersion major _ -> (hVia, C.pack (show major) <> " weft")
+
+-- | Fields that most requests have.
+forwardedHttps, forwardedHttp, via11 :: Header
+forwardedHttps = ("X-Forwarded-Proto", "https")
+forwardedHttp = ("X-Forwarded-Proto", "http")
+via11 = (hVia, "1.1 weft")
 
 -- | Whether the proxy says that itself, or the client may not say it.
 isReplaced :: HeaderName -> Bool
@@ -95,10 +106,19 @@ octets = listArray (0, 255) (map (C.pack . show) [0 :: Int .. 255])
 
 -- | The fields that do not concern one connection only (RFC 9110, 7.6.1).
 endToEnd :: [Header] -> [Header]
-endToEnd fields = filter passes fields
+endToEnd fields = filter (not . isDropped (membersOfConnection fields) . fst) fields
+
+-- | What the fields @Connection@ name, in lower case. Nothing if they name @Keep-Alive@ only, which is dropped anyway.
+membersOfConnection :: [Header] -> [ByteString]
+membersOfConnection fields
+  | all usual fields = []
+  | otherwise = members hConnection fields
   where
-    passes (name, _) = not (isHopByHop name) && CI.foldedCase name `notElem` named
-    named = members hConnection fields
+    usual (name, value) = name /= hConnection || value == "keep-alive"
+
+-- | Whether a field concerns one connection: always, or since @Connection@ names it.
+isDropped :: [ByteString] -> HeaderName -> Bool
+isDropped named name = isHopByHop name || (not (null named) && CI.foldedCase name `elem` named)
 
 isHopByHop :: HeaderName -> Bool
 isHopByHop name = case B.length folded of

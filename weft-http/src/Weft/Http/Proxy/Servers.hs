@@ -1,4 +1,5 @@
 {-# LANGUAGE OverloadedStrings #-}
+{-# LANGUAGE RankNTypes #-}
 
 -- |
 -- The servers of a proxy: which one is asked next, and which are passed over, since they failed or since their health
@@ -74,12 +75,14 @@ inOrder upstreams = case upstreams of
       Ill _ -> True
       Well _ -> False
 
--- | Run the request of that turn to a server.
-counted :: Turn -> Upstream -> IO a -> IO a
+-- | Run the request of that turn to a server, masked; it is given the function that unmasks. What it throws is returned.
+-- (One handler and one mask: what a waiting thread has on its stack is to fit into the stack's first chunk.)
+counted :: Turn -> Upstream -> ((forall b. IO b -> IO b) -> IO a) -> IO (Either SomeException a)
 counted turn upstream act = mask $ \restore -> do
   load <- own (upstreamLoad upstream)
   _ <- updateOwnRef load (\(Load busy _) -> Load (busy + 1) turn)
-  restore act `finally` updateOwnRef load (\(Load busy latest) -> Load (busy - 1) latest)
+  outcome <- try (act restore)
+  outcome <$ updateOwnRef load (\(Load busy latest) -> Load (busy - 1) latest)
 
 -- Failures ---------------------------------------------------------------------------
 
