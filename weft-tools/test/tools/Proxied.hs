@@ -38,6 +38,14 @@ tests program =
           forM_ ["/api/../secret", "/api/%2e%2e/secret", "/api/x/%2E./y", "/api/..%2fsecret", "/api/..\\secret", "/api/.", "/api/./x"] $ \path ->
             get port path >>= (@?= 400) . status
           get port "/api/..x/...%2f" >>= (@?= 200) . status,
+      testCase "a tunnel is not implemented, wherever it is to lead, and is not passed on" . inFolder $ \folder ->
+        naming "a" $ \a -> do
+          let rule = ["--proxy", "/=" <> at a]
+              refused port = forM_ ["example.com:443", B.pack (drop 7 (at a))] $ \target -> do
+                answer <- exchange port ("CONNECT " <> target <> " HTTP/1.1\r\nHost: " <> target <> "\r\nConnection: close\r\n\r\n")
+                status answer @?= 501
+          serving program folder rule refused
+          weft program [] (["serve", "--port", "0"] <> rule) (portOf >=> refused),
       testCase "nobody listens: 502; passwords and redirects come before, error pages do not replace the server's" . inFolder $ \folder -> do
         writeFile (folder </> ".users") "alice:$2y$05$q/CF38ZqM8E6v69QnSYuqe/rYpY7dj7v2fRI6mkfUOKLZO5CqhA4u\n"
         writeFile (folder </> "page") "the page"

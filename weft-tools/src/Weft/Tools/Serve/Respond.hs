@@ -34,10 +34,12 @@ import Weft.Tools.Serve.Values (Redirect (..))
 
 -- | Pass requests on whose paths begin so, the longest prefix first. One that does not end with a slash has to end where
 -- a segment of the path does. A path with the segments @.@ or @..@, encoded or not, gets 400: the server behind could
--- understand another path.
+-- understand another path. CONNECT, which asks for a tunnel and has no path, gets 501: nothing here is the other end of one
+-- (RFC 9110, 9.3.6 and 15.6.2).
 withProxies :: [(ByteString, Application)] -> Middleware
 withProxies [] app = app
 withProxies passing app = \request respond -> case filter (covers (rawPathInfo request) . fst) sorted of
+  _ | requestMethod request == methodConnect -> respond (plainText notImplemented501 [])
   [] -> app request respond
   (_, proxy) : _
     | any (`elem` [".", ".."]) (B.splitWith (`elem` ("/\\" :: String)) (urlDecode False (rawPathInfo request))) -> respond (plainText badRequest400 [])
