@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 int weft_socket(int, int, int), weft_socketpair(int, int, int, int *), weft_set_nonblocking(int);
-int weft_accept(int, struct sockaddr *, socklen_t *), weft_connect(int, const struct sockaddr *, socklen_t);
+int weft_acceptable(int), weft_accept(int, struct sockaddr *, socklen_t *), weft_connect(int, const struct sockaddr *, socklen_t);
 int weft_listens(int), weft_connected(int), weft_bind(int, const struct sockaddr *, socklen_t), weft_listen(int, int);
 int weft_shutdown(int, int), weft_dup(int), weft_close_now(int), weft_unlink_stale(int, const struct sockaddr *, socklen_t);
 int weft_getsockname(int, struct sockaddr *, socklen_t *), weft_getpeername(int, struct sockaddr *, socklen_t *);
@@ -159,10 +159,12 @@ static void internet(void) {
   expect("listen", weft_listen(l, 5), 0);
   expect("listens", weft_listens(l), 1);
   expect("getsockname", weft_getsockname(l, (struct sockaddr *)a, &n), 0);
+  expect("acceptable", weft_acceptable(l), 0);
   int r = weft_connect(c, (struct sockaddr *)a, n);
   expect("connect", r == 0 || r == -EINPROGRESS, 1);
   n = sizeof *b;
   while ((s = weft_accept(l, (struct sockaddr *)b, &n)) == -EAGAIN) continue;
+  expect("acceptable", weft_acceptable(l), 0);
   while (weft_connected(c) == -EINPROGRESS) continue;
   expect("connected", weft_connected(c), 0);
   n = sizeof *b;

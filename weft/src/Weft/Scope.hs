@@ -82,6 +82,7 @@ import GHC.Conc (getUncaughtExceptionHandler)
 import Weft.Duration
 import Weft.Scope.Threads
 import Weft.StandardError (reportLine)
+import Weft.Sys.Label (threadLabel)
 
 -- | A scope: its owner, its threads, and how far it has come. It may be used from any thread, also after its end:
 -- nothing can be forked in it then.
@@ -230,7 +231,7 @@ forkUsing :: Child -> Scope -> IO a -> IO (Task a)
 forkUsing (Child kind place label) scope@(Scope _ threads _) act = do
   box <- newEmptyMVar
   cancelled <- newIORef False
-  started <- startThread threads kind place label $ \unmask ->
+  started <- startThread threads kind place (threadLabel <$> label) $ \unmask ->
     try (unmask act) >>= either (ended unmask scope cancelled) (pure . Right) >>= putMVar box
   maybe (throwIO ScopeEnded) (\t -> pure (Task t box cancelled)) started
 

@@ -12,6 +12,7 @@ module Weft.FFI.Socket
     cListen,
     cListens,
     cAccept,
+    cAcceptable,
     cConnect,
     cConnected,
     cShutdown,
@@ -83,6 +84,10 @@ cSetNonBlocking _ = pure 0
 -- | All are streams of TCP.
 cDrains :: CInt -> IO CInt
 cDrains _ = pure 1
+
+-- | It may always be so.
+cAcceptable :: CInt -> IO CInt
+cAcceptable _ = pure 1
 
 -- | Only the port matters.
 cBind :: CInt -> Ptr SockAddrBytes -> Word32 -> IO CInt

@@ -32,6 +32,7 @@ module Weft.Core.Readiness
     isSendForbidden,
     isShared,
     setShared,
+    setAsking,
     mayHideMore,
     sawHangup,
 
@@ -69,12 +70,13 @@ data Readiness = Readiness
 data Direction = Reading | Writing
   deriving (Eq, Show)
 
-flagPeerClosed, flagHangup, flagUrgent, flagShared, flagSendForbidden :: Int
+flagPeerClosed, flagHangup, flagUrgent, flagShared, flagSendForbidden, flagAsking :: Int
 flagPeerClosed = ownerFlag 0
 flagHangup = ownerFlag 1
 flagUrgent = ownerFlag 2
 flagShared = ownerFlag 3
 flagSendForbidden = ownerFlag 4
+flagAsking = ownerFlag 5
 
 useCount :: Readiness -> IO UseCount
 useCount rd = soleOwner 2 (readinessWords rd)
@@ -180,11 +182,16 @@ isShared rd = hasAnyFlag rd flagShared
 setShared :: Readiness -> IO ()
 setShared rd = raiseFlags rd flagShared
 
+-- | Note that the back end reports an event only to a thread that has asked since the last report ('backendResume').
+setAsking :: Readiness -> IO ()
+setAsking rd = raiseFlags rd flagAsking
+
 -- | Whether a read that returned less than was asked for may have left something behind
 -- that will not be reported again. It is so after the end of the stream or an
--- error was reported, and near urgent data, at which a read stops.
+-- error was reported, and near urgent data, at which a read stops. It is also so for other threads that wait, if each
+-- has to ask again after a report ('setAsking').
 mayHideMore :: Readiness -> IO Bool
-mayHideMore rd = hasAnyFlag rd (flagPeerClosed .|. flagHangup .|. flagUrgent)
+mayHideMore rd = hasAnyFlag rd (flagPeerClosed .|. flagHangup .|. flagUrgent .|. flagAsking)
 {-# INLINE mayHideMore #-}
 
 -- | Whether the kernel has reported that the connection is gone in both directions.

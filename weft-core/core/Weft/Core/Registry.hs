@@ -288,6 +288,7 @@ attach r m rd = uninterruptibleMask_ $ do
         Nothing -> do
           let backend = opsBackend (managerOps r) m
           when registered (setShared rd)
+          when (isJust (backendResume backend)) (setAsking rd)
           case slot of
             Vacant -> pure ()
             Attached _ gone -> countDescriptors r gone (-1)

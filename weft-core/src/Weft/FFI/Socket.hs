@@ -14,6 +14,7 @@ module Weft.FFI.Socket
     cListen,
     cListens,
     cAccept,
+    cAcceptable,
     cConnect,
     cConnected,
     cShutdown,
@@ -88,6 +89,8 @@ foreign import ccall unsafe "weft_listen" cListen :: CInt -> CInt -> IO CInt
 foreign import ccall unsafe "weft_listens" cListens :: CInt -> IO CInt
 
 foreign import ccall unsafe "weft_accept" cAccept :: CInt -> Ptr SockAddrBytes -> Ptr Word32 -> IO CInt
+
+foreign import ccall unsafe "weft_acceptable" cAcceptable :: CInt -> IO CInt
 
 foreign import ccall unsafe "weft_connect" cConnect :: CInt -> Ptr SockAddrBytes -> Word32 -> IO CInt
 

@@ -23,6 +23,7 @@ import GHC.IO.Exception (IOException (..))
 import Network.Socket (SockAddr)
 import Weft.Duration (Duration)
 import qualified Weft.Socket as W
+import Weft.Sys.Label
 import qualified Weft.Thread as W
 import Weft.Timer (within)
 import Weft.Transport
@@ -108,7 +109,11 @@ acceptLoop report most threads handler l = go (0 :: Int)
         (unmask (handler c (connPeer c)) `finally` connClose c) `finally` atomically (modifyTVar' threads (Set.delete self))
       atomically (modifyTVar' threads (Set.insert t))
       putMVar counted ()
-      labelThread t "weft http connection"
+      setLabel t connectionLabel
+
+-- | The label of connections' threads.
+connectionLabel :: Label
+connectionLabel = threadLabel "weft http connection"
 
 -- | The address of the first listener.
 acceptorsAddress :: Acceptors -> SockAddr

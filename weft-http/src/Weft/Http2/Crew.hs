@@ -52,9 +52,9 @@ import Control.Monad
 import Data.IORef
 import qualified Data.IntMap.Strict as IntMap
 import Data.Maybe (isJust)
-import GHC.Conc (labelThread)
 import Weft.Duration (Duration)
 import Weft.Sys (AtomicWords, casWord, myCapability, newAtomicWords, readWord, writeWord)
+import Weft.Sys.Label
 import Weft.Timer (within)
 
 -- | Thrown to the thread of a stream that was reset or whose connection has ended.
@@ -188,7 +188,11 @@ call crew@(Crew home _) next = case next of
        in if isJust (stateEnd s) then (s, Nothing) else (s {stateWorkers = IntMap.insert n w (stateWorkers s)}, Just w)
     forM_ entered $ \w -> do
       t <- (if workerHome w then forkOnWithUnmask home else forkIOWithUnmask) (\unmask -> work crew w True unmask)
-      labelThread t "weft http/2 stream"
+      setLabel t streamLabel
+
+-- | The label of the threads.
+streamLabel :: Label
+streamLabel = threadLabel "weft http/2 stream"
 
 -- | What a thread finds as it looks for a job.
 data Found = Do !Job !Next | Rest | Leave

@@ -113,7 +113,8 @@ accept s = operate (Kind "Weft.Hybrid.accept" Reading) s $ \listener ->
       -- The connection is of its listener's kind.
       hides <- mayHideMore (socketDescriptor s)
       conn <- newSocket (not hides) (fromIntegral fd)
-      pure (Done (conn, addr))
+      more <- cAcceptable listener
+      pure (if more == 0 then Drained (conn, addr) else Done (conn, addr))
 
 -- | Connect; wait until the connection is established or has failed.
 connect :: Socket -> SockAddr -> Hybrid ()

@@ -32,10 +32,9 @@ import Control.Concurrent.MVar
 import Control.Exception
 import Control.Monad (unless, void, when)
 import qualified Data.IntMap.Strict as IntMap
-import Data.Maybe (fromMaybe)
-import GHC.Conc (labelThread)
 import Weft.Duration
 import Weft.Sys (Ref, newRef, readRef, updateRef)
+import Weft.Sys.Label
 import Weft.Timer (cancel, schedule)
 
 -- | A set of threads. Changed by all of its threads and by those that start them, atomically ('change').
@@ -66,7 +65,7 @@ data State = State
 
 data Entry
   = -- | A thread, and its label if it has one.
-    Entered !ThreadId !(Maybe String)
+    Entered !ThreadId !(Maybe Label)
   | -- | It ended before it was entered.
     Early
 
@@ -101,7 +100,7 @@ change (Threads ref) = updateRef ref
 -- is given a function that unmasks. It must not throw; the thread is counted until it returns.
 --
 -- O(log n) for n threads of the set. It cannot be interrupted, and does not block.
-startThread :: Threads -> Kind -> Place -> Maybe String -> ((forall a. IO a -> IO a) -> IO ()) -> IO (Maybe ThreadId)
+startThread :: Threads -> Kind -> Place -> Maybe Label -> ((forall a. IO a -> IO a) -> IO ()) -> IO (Maybe ThreadId)
 startThread threads kind place label body = mask_ $ do
   before <- change threads $ \st ->
     if stateTold st
@@ -112,7 +111,7 @@ startThread threads kind place label body = mask_ $ do
     else do
       let n = stateNext before
       t <- forkPlaced (\unmask -> body unmask >> ended (enter n Early)) `onException` ended id
-      mapM_ (labelThread t) label
+      mapM_ (setLabel t) label
       entered <- change threads (\st -> st {stateEntries = enter n (Entered t label) (stateEntries st)})
       when (stateTold entered) (tell ThreadKilled t)
       pure (Just t)
@@ -155,7 +154,11 @@ reached st waiter = case waiter of
 -- | Throw an exception to a thread without waiting until it has arrived: a thread that masks exceptions receives it
 -- later, or never.
 tell :: Exception e => e -> ThreadId -> IO ()
-tell e t = forkIO (throwTo t e) >>= \teller -> labelThread teller "weft scope"
+tell e t = forkIO (throwTo t e) >>= \teller -> setLabel teller tellerLabel
+
+-- | The label of threads that tell another one.
+tellerLabel :: Label
+tellerLabel = threadLabel "weft scope"
 
 -- | Throw an exception to all threads. It may not have arrived yet when this returns.
 notifyAll :: Exception e => Threads -> e -> IO ()
@@ -193,7 +196,7 @@ awaitAll patience overdue threads@(Threads ref) = do
   gone <- await ForAll patience threads
   unless gone $ do
     st <- readRef ref
-    decision <- overdue [fromMaybe "thread" l <> " (" <> show t <> ")" | Entered t l <- IntMap.elems (stateEntries st)]
+    decision <- overdue [maybe "thread" labelText l <> " (" <> show t <> ")" | Entered t l <- IntMap.elems (stateEntries st)]
     when (decision == WaitOn) (void (await ForAll maxBound threads))
 
 -- | Block until a condition holds; 'False' if it does not after the given duration.

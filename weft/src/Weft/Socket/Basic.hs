@@ -129,7 +129,7 @@ accept s = mask_ $
   withRoom $ \p len -> do
     fd <- operate "Weft.Socket.accept" s Reading $ \listener -> do
       r <- cAccept listener p len
-      decodeResult r (pure . Done)
+      decodeResult r $ \fd -> (\more -> if more == 0 then Drained fd else Done fd) <$> cAcceptable listener
     let fd' = fromIntegral fd
     addr <- readSender fd' p len `onException` cClose fd'
     conn <- mkStreamSocket (socketDrains s) fd' `onException` cClose fd'

@@ -85,6 +85,7 @@ import Weft.Socket.Options
 import Weft.Socket.Types
 import Weft.StandardError (reportLine)
 import Weft.Sys (now)
+import Weft.Sys.Label
 import Weft.Thread.Time (within)
 import Prelude hiding (until)
 
@@ -324,7 +325,7 @@ startServer settings handler own sockets = (`onException` mapM_ close sockets) $
   -- Not masked as the rest of this: threads that it forks inherit its state.
   interruptible (serverOnListen settings bound)
   forM_ (zip [0 ..] listeners) $ \(i, l) ->
-    startThread acceptors Daemon (On i) (Just ("weft acceptor " <> show i)) $ \unmask ->
+    startThread acceptors Daemon (On i) (Just (threadLabel ("weft acceptor " <> show i))) $ \unmask ->
       acceptor settings handler (placement caps (length listeners) i) listeners l unmask
   pure (Server bound settings acceptors listeners)
   where
@@ -468,7 +469,7 @@ startConnection :: ServerSettings -> (Socket -> SockAddr -> IO ()) -> Int -> Lis
 startConnection settings handler place listener (sock, peer) = do
   -- Counted before the fork: the thread may run, and answer its client, on another capability at once.
   count (+ 1)
-  started <- startThread (listenerConnections listener) Daemon (On place) (Just "weft connection") connection `onException` dropped
+  started <- startThread (listenerConnections listener) Daemon (On place) (Just connectionLabel) connection `onException` dropped
   unless (isJust started) dropped
   where
     connection :: (forall a. IO a -> IO a) -> IO ()
@@ -485,6 +486,10 @@ startConnection settings handler place listener (sock, peer) = do
     noDelay = case peer of
       SockAddrUnix _ -> pure ()
       _ -> setSocketOption sock NoDelay 1
+
+-- | The label of connections' threads.
+connectionLabel :: Label
+connectionLabel = threadLabel "weft connection"
 
 -- | Call the user's function with an exception. Rethrows asynchronous exceptions only: a server goes on also when its
 -- standard error cannot be written to.

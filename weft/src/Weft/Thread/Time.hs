@@ -15,7 +15,7 @@ import Control.Concurrent.STM (atomically, newTVarIO, writeTVar)
 import Control.Exception hiding (handle)
 import Control.Monad (unless, void)
 import Data.Unique (newUnique)
-import GHC.Conc (TVar, labelThread)
+import GHC.Conc (TVar)
 import System.IO.Unsafe (unsafeInterleaveIO)
 import System.Timeout (Timeout)
 import Unsafe.Coerce (unsafeCoerce)
@@ -25,6 +25,7 @@ import Weft.Core.Timer (Timer, cancelTimer)
 import Weft.Runtime.Managers
 import Weft.Sys (now)
 import qualified Weft.Sys as Sys
+import Weft.Sys.Label
 
 -- | Block for at least this many microseconds, by the monotonic clock. Zero and
 -- negative numbers yield to other threads and return; 'maxBound' is 292 thousand years and counts as
@@ -101,9 +102,13 @@ forkThrower :: Sys.MVar ThreadId -> IO () -> IO ThreadId
 forkThrower place act = mask_ $
   forkIOWithUnmask $ \unmask -> do
     t <- myThreadId
-    labelThread t "weft timeout"
+    setLabel t throwerLabel
     Sys.putMVar place t
     unmask act
+
+-- | The label of threads that throw.
+throwerLabel :: Label
+throwerLabel = threadLabel "weft timeout"
 
 -- | The thread that throws may be blocked in 'throwTo', as the calling thread is masked. Killing it
 -- there cancels its exception.

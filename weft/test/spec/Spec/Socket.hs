@@ -86,6 +86,28 @@ peers =
         NB.sendAll n (C.pack "to Weft")
         recv s 100 >>= (@?= C.pack "to Weft")
         close s,
+    -- An accept that leaves nothing behind does not look again: each of the connections has to be found nevertheless.
+    test "connections that come together, or while another is accepted, are all accepted" . listening $ \l addr -> do
+      let client = socket AF_INET Stream defaultProtocol >>= \c -> c <$ connect c addr
+          taken = accept l >>= close . fst
+      replicateM_ 20 $ do
+        together <- replicateM 5 client
+        finishes "those that wait" (replicateM_ 5 taken)
+        first <- start taken
+        second <- start (taken >> taken)
+        racing <- replicateM 3 (start client)
+        others <- mapM (result "connect") racing
+        result "one thread" first
+        result "another thread" second
+        mapM_ close (together <> others),
+    test "of two threads that receive, both get their share" . withTcp $ \a b -> do
+      one <- start (recv b 100)
+      two <- start (recv b 100)
+      mapM_ blocks [one, two]
+      sendAll a (C.pack "x")
+      eventually "one has received" $ (||) <$> (not <$> blocked one) <*> (not <$> blocked two)
+      sendAll a (C.pack "x")
+      mapM_ (\t -> result "recv" t >>= (@?= C.pack "x")) [one, two],
     test "UDP, and its ICMP error" $
       bracket (socket AF_INET Datagram defaultProtocol) close $ \a -> do
         b <- socket AF_INET Datagram defaultProtocol
