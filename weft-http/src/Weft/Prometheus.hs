@@ -67,7 +67,7 @@ import Weft.Http (Refusal, Server, refusalReason, serverConnections)
 import Weft.Metrics
 import Weft.Prometheus.Process
 import Weft.Prometheus.Text
-import Weft.Socket (SockAddr (..), hostAddress6ToTuple, hostAddressToTuple)
+import Weft.Socket.Address (isLoopback)
 import Weft.Static (CacheMetrics (..), Static, staticKept, staticMetrics)
 import Weft.Sys (AtomicWords, addWord, newOwnWords, readWord)
 import Weft.Watchdog (WatchdogMetrics (..), watchdogMetrics)
@@ -328,13 +328,7 @@ metricsPage allowed metrics app request respond
 -- | Whether a request comes from this machine. This includes requests that a proxy on this machine
 -- forwards.
 fromLoopback :: Request -> Bool
-fromLoopback request = case remoteHost request of
-  SockAddrInet _ a -> let (n, _, _, _) = hostAddressToTuple a in n == 127
-  SockAddrInet6 _ _ a _ -> case hostAddress6ToTuple a of
-    (0, 0, 0, 0, 0, 0, 0, 1) -> True
-    (0, 0, 0, 0, 0, 0xffff, n, _) -> n `quot` 256 == 127
-    _ -> False
-  SockAddrUnix _ -> True
+fromLoopback = isLoopback . remoteHost
 
 -- | Serve @\/healthz@: @ok@, or 503 and @draining@ if the server should not get new
 -- requests, as the action says.

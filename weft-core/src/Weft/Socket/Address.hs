@@ -1,22 +1,38 @@
+{-# LANGUAGE OverloadedStrings #-}
+
 -- |
--- Socket addresses in memory, by @network@'s own marshalling.
+-- Socket addresses: in memory, by @network@'s own marshalling; their families; and their text, of which all logs, fields
+-- and messages have one form. Any thread may call these functions.
 module Weft.Socket.Address
-  ( withAddress,
+  ( -- * In memory
+    withAddress,
     withRoom,
     readAddress,
     readSender,
     addressRoom,
+
+    -- * What they are
     addressFamily,
+    unmapped,
+    isLoopback,
+
+    -- * Text
+    hostText,
+    ip6Text,
   )
 where
 
-import Data.Word (Word32)
+import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
+import qualified Data.ByteString.Char8 as C
+import Data.Word (Word16, Word32, Word8)
 import Foreign.C.Types (CInt)
 import Foreign.Marshal.Alloc (alloca, allocaBytes)
 import Foreign.Marshal.Utils (fillBytes)
 import Foreign.Ptr (Ptr, castPtr)
 import Foreign.Storable (peek, poke)
-import Network.Socket (Family (..), SockAddr (..))
+import GHC.Arr (Array, listArray, (!))
+import Network.Socket (Family (..), HostAddress6, SockAddr (..), hostAddress6ToTuple, hostAddressToTuple, tupleToHostAddress)
 import Network.Socket.Address (SocketAddress (..))
 import System.IO.Error (catchIOError)
 import Weft.FFI.Socket (SockAddrBytes, cGetPeerName)
@@ -31,6 +47,40 @@ addressFamily addr = case addr of
   SockAddrInet {} -> AF_INET
   SockAddrInet6 {} -> AF_INET6
   SockAddrUnix {} -> AF_UNIX
+
+-- | An IPv4-mapped address (RFC 4291, 2.5.5.2), at which a socket for both families sees a client of IPv4, as the IPv4
+-- address; any other address unchanged.
+unmapped :: SockAddr -> SockAddr
+unmapped address = case address of
+  SockAddrInet6 port _ host _
+    | (0, 0, 0, 0, 0, 0xffff, h, l) <- hostAddress6ToTuple host -> SockAddrInet port (tupleToHostAddress (high h, low h, high l, low l))
+  _ -> address
+  where
+    high, low :: Word16 -> Word8
+    high n = fromIntegral (n `quot` 256)
+    low = fromIntegral
+
+-- | Whether it is an address of the loopback interface, or of a Unix socket: the peer is on this machine.
+isLoopback :: SockAddr -> Bool
+isLoopback address = case unmapped address of
+  SockAddrInet _ host | (n, _, _, _) <- hostAddressToTuple host -> n == 127
+  SockAddrInet6 _ _ host _ -> host == (0, 0, 0, 1)
+  SockAddrUnix _ -> True
+
+-- | The IP address without its port: IPv6 as 'ip6Text' has it, IPv4-mapped addresses as IPv4. 'Nothing' for Unix sockets.
+hostText :: SockAddr -> Maybe ByteString
+hostText address = case unmapped address of
+  SockAddrInet _ host | (a, b, c, d) <- hostAddressToTuple host -> Just (B.intercalate "." (map (octets !) [a, b, c, d]))
+  SockAddrInet6 _ _ host _ -> Just (ip6Text host)
+  SockAddrUnix _ -> Nothing
+
+-- | The numbers of an IPv4 address as text.
+octets :: Array Word8 ByteString
+octets = listArray (0, 255) (map (C.pack . show) [0 :: Int .. 255])
+
+-- | The text form of an IPv6 address that RFC 5952 recommends.
+ip6Text :: HostAddress6 -> ByteString
+ip6Text host = C.takeWhile (/= ']') (C.drop 1 (C.pack (show (SockAddrInet6 0 0 host 0))))
 
 -- | Run an action with an address in memory, and its length.
 withAddress :: SockAddr -> (Ptr SockAddrBytes -> Word32 -> IO a) -> IO a

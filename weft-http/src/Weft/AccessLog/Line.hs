@@ -21,16 +21,15 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import qualified Data.CaseInsensitive as CI
-import Data.List (foldl')
 import Data.Time.Clock.POSIX (POSIXTime, posixSecondsToUTCTime)
 import Data.Time.Format (defaultTimeLocale, formatTime)
-import Data.Word (Word16)
 import Network.HTTP.Types (HttpVersion (..), Status (..), hAuthorization)
 import Network.Wai
 import Weft.AccessLog.Put
 import Weft.Core.Time (Duration (..), Instant (..))
 import Weft.Exchange
-import Weft.Socket (SockAddr (..), hostAddress6ToTuple, hostAddressToTuple)
+import Weft.Socket (SockAddr (..), hostAddressToTuple)
+import Weft.Socket.Address (hostText, unmapped)
 
 -- | The format of a line.
 data LogFormat
@@ -184,38 +183,14 @@ secondsOf (Duration ns) = decimal whole <> "." <> decimalIn 6 rest
 
 -- Addresses ------------------------------------------------------------------------------
 
--- | An address without its port. IPv6 is written as RFC 5952 recommends, and IPv4-mapped addresses as IPv4.
+-- | An address without its port, as 'hostText' has it.
 peer :: SockAddr -> Put
-peer address = case address of
-  SockAddrInet _ a -> ipv4 (hostAddressToTuple a)
-  SockAddrInet6 _ _ a _ -> case hostAddress6ToTuple a of
-    (0, 0, 0, 0, 0, 0xffff, h, l) -> ipv4 (high h, low h, high l, low l)
-    (a0, a1, a2, a3, a4, a5, a6, a7) -> ipv6 [a0, a1, a2, a3, a4, a5, a6, a7]
-  SockAddrUnix _ -> "unix:"
+peer address = case unmapped address of
+  SockAddrInet _ host
+    | (a, b, c, d) <- hostAddressToTuple host -> part a <> "." <> part b <> "." <> part c <> "." <> part d
+  other -> maybe "unix:" bytes (hostText other)
   where
-    ipv4 (a, b, c, d) = part a <> "." <> part b <> "." <> part c <> "." <> part d
-    part n = decimal (fromIntegral n)
-    high, low :: Word16 -> Word16
-    high n = n `quot` 256
-    low n = n `rem` 256
-
--- | Eight groups. The longest run of at least two zeros is left out; of equally long runs, the
--- first.
-ipv6 :: [Word16] -> Put
-ipv6 groups
-  | len < 2 = joined groups
-  | otherwise = joined (take start groups) <> "::" <> joined (drop (start + len) groups)
-  where
-    (start, len, _, _) = foldl' longer (0, 0, 0, 0) groups
-    -- State: the longest run so far, the current run's length, and the index of the next group.
-    longer :: (Int, Int, Int, Int) -> Word16 -> (Int, Int, Int, Int)
-    longer (s, n, run, at) g
-      | g /= 0 = (s, n, 0, at + 1)
-      | run + 1 > n = (at - run, run + 1, run + 1, at + 1)
-      | otherwise = (s, n, run + 1, at + 1)
-    joined gs = case gs of
-      [] -> mempty
-      g : rest -> hexadecimal (fromIntegral g) <> mconcat [":" <> hexadecimal (fromIntegral h) | h <- rest]
+    part = decimal . fromIntegral
 
 -- The date -------------------------------------------------------------------------------
 

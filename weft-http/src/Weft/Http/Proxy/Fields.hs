@@ -13,17 +13,15 @@ module Weft.Http.Proxy.Fields
   )
 where
 
-import Data.Array (Array, listArray, (!))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import qualified Data.CaseInsensitive as CI
-import Data.Word (Word8)
 import Network.HTTP.Types
 import Network.HTTP.Types.Header
 import qualified Network.Wai as Wai
 import Weft.Http.Client.Render (members, switches)
-import Weft.Socket (SockAddr (..), hostAddress6ToTuple, hostAddressToTuple)
+import Weft.Socket.Address (hostText)
 
 -- Requests ---------------------------------------------------------------------------
 
@@ -40,7 +38,7 @@ forwardedFields request upgrades =
       | isDropped named name || isReplaced name = others
       | otherwise = field : others
     new =
-      maybe id (\address -> (("X-Forwarded-For", address) :)) (addressOf (Wai.remoteHost request))
+      maybe id (\address -> (("X-Forwarded-For", address) :)) (hostText (Wai.remoteHost request))
         . maybe id (\host -> (("X-Forwarded-Host", host) :)) (Wai.requestHeaderHost request)
         $ (if Wai.isSecure request then forwardedHttps else forwardedHttp) : via : upgradeFields upgrades
     via = case Wai.httpVersion request of
@@ -85,22 +83,6 @@ askedUpgrades request
 upgradeFields :: [ByteString] -> [Header]
 upgradeFields [] = []
 upgradeFields upgrades = [(hConnection, "upgrade"), (hUpgrade, B.intercalate ", " upgrades)]
-
--- | The client's address; 'Nothing' for Unix sockets.
-addressOf :: SockAddr -> Maybe ByteString
-addressOf address = case address of
-  SockAddrInet _ host | (a, b, c, d) <- hostAddressToTuple host -> Just (dotted [a, b, c, d])
-  SockAddrInet6 _ _ host _ -> case hostAddress6ToTuple host of
-    -- An IPv4 address of a socket for both.
-    (0, 0, 0, 0, 0, 0xffff, high, low) -> Just (dotted [fromIntegral n | word <- [high, low], n <- [word `div` 256, word `mod` 256]])
-    _ -> Just (C.takeWhile (/= ']') (C.drop 1 (C.pack (show (SockAddrInet6 0 0 host 0)))))
-  _ -> Nothing
-  where
-    dotted = B.intercalate "." . map (octets !)
-
--- | The numbers of an address as text.
-octets :: Array Word8 ByteString
-octets = listArray (0, 255) (map (C.pack . show) [0 :: Int .. 255])
 
 -- Responses --------------------------------------------------------------------------
 

@@ -45,13 +45,13 @@ import Control.Concurrent (yield)
 import Control.Concurrent.MVar
 import Control.Exception (SomeAsyncException, SomeException, allowInterrupt, catch, evaluate, finally, fromException, mask_, throwIO)
 import Control.Monad (unless, when)
-import Data.Bits (shiftR, (.&.))
+import Data.Bits ((.&.))
 import Data.ByteString (ByteString)
 import Data.IORef
 import Data.List (foldl')
 import qualified Data.Map.Strict as Map
 import Data.Maybe (fromMaybe)
-import Data.Word (Word16, Word32, Word64, Word8)
+import Data.Word (Word16, Word32, Word64)
 import GHC.Clock (getMonotonicTimeNSec)
 import Weft.Duration (Duration, seconds)
 import Weft.OpenFlow.App
@@ -63,7 +63,7 @@ import Weft.OpenFlow.Message
 import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
 import Weft.OpenFlow.Wire (Problem, encode)
-import Weft.Socket (SockAddr (..), hostAddress6ToTuple, tupleToHostAddress)
+import Weft.Socket.Address (unmapped)
 import Weft.Transport (Connection, connPeer)
 
 -- | Settings; start from 'defaultSettings'.
@@ -452,14 +452,6 @@ sendTo c s xid message = do
       MeterModMessage _ -> False
       _ -> sessionVersion s /= V10
 
--- | The remote address of a connection, as text. A listener for both families sees clients of IPv4 at IPv4-mapped
--- addresses (RFC 4291, 2.5.5.2); they are shown as IPv4 addresses.
+-- | The remote address of a connection, as text. A client of IPv4 has an address of IPv4.
 peerAddress :: Connection -> String
-peerAddress connection = show $ case connPeer connection of
-  SockAddrInet6 port _ a _
-    | (0, 0, 0, 0, 0, 0xffff, h, l) <- hostAddress6ToTuple a -> SockAddrInet port (tupleToHostAddress (high h, low h, high l, low l))
-  address -> address
-  where
-    high, low :: Word16 -> Word8
-    high n = fromIntegral (n `shiftR` 8)
-    low = fromIntegral
+peerAddress = show . unmapped . connPeer

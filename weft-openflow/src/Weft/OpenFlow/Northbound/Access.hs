@@ -21,8 +21,8 @@ import Data.Char (isAlphaNum, isAscii, isDigit)
 import Data.List (foldl')
 import Data.Maybe (isJust)
 import Network.HTTP.Types (hAuthorization)
-import Network.Socket (SockAddr (..), hostAddress6ToTuple, hostAddressToTuple)
 import Network.Wai
+import Weft.Socket.Address (isLoopback)
 
 -- | Who may read, and who may add and delete flows. A client that sends the token may do both:
 -- @Authorization: Bearer TOKEN@ (RFC 6750, 2.1). A client on this host may read without it, and if there is no token, also
@@ -76,21 +76,11 @@ refusal access purpose request
   | not localName = Just OtherName
   | otherwise = Nothing
   where
-    local = isLocal (remoteHost request)
+    local = isLoopback (remoteHost request)
     localName = maybe True isLocalName (requestHeaderHost request)
     hasToken = case (accessToken access, lookup hAuthorization (requestHeaders request)) of
       (Just token, Just given) | (scheme, rest) <- BC.break (== ' ') given -> mk scheme == "Bearer" && sameBytes token (BC.dropWhile (== ' ') rest)
       _ -> False
-
--- | Whether the address is one of this host's loopback interface, or that of a Unix socket.
-isLocal :: SockAddr -> Bool
-isLocal a = case a of
-  SockAddrInet _ h -> case hostAddressToTuple h of (n, _, _, _) -> n == 127
-  SockAddrInet6 _ _ h _ -> case hostAddress6ToTuple h of
-    (0, 0, 0, 0, 0, 0, 0, n) -> n == 1
-    (0, 0, 0, 0, 0, 0xffff, n, _) -> n `div` 256 == 127
-    _ -> False
-  SockAddrUnix _ -> True
 
 -- | Whether a Host field names this host, with or without a port.
 isLocalName :: B.ByteString -> Bool

@@ -24,6 +24,7 @@ import System.Posix.IO (dup)
 import System.Posix.Types (Fd (..), FileMode)
 import Weft.Blocking (blocking)
 import Weft.Socket
+import Weft.Socket.Address (addressFamily)
 import Weft.Tools.Serve.FolderLock (withFolderLock)
 import Weft.Tools.Serve.Values (Listen (..))
 
@@ -56,7 +57,7 @@ withListeners wanted act = bracket (newAll (wantedAddresses wanted)) (mapM_ open
       ListenUnix path -> "unix:" <> path
     takenByIPv4 port = or <$> mapM (isIPv4 port) (wantedAddresses wanted <> wantedBesides wanted)
     isIPv4 port l = case l of
-      ListenTcp (Just host) p | p == port -> named l ((== AF_INET) . familyOf <$> resolved (Just host) p)
+      ListenTcp (Just host) p | p == port -> named l ((== AF_INET) . addressFamily <$> resolved (Just host) p)
       _ -> pure False
 
 -- | The error message for an address on which listening failed.
@@ -121,7 +122,7 @@ listenOn mode takenByIPv4 wanted = do
         sock <- open
         (sock :) <$> (several (n - 1 :: Int) open `onException` close sock)
     listening only6 shared address = do
-      sock <- socket (familyOf address) Stream defaultProtocol
+      sock <- socket (addressFamily address) Stream defaultProtocol
       (`onException` close sock) $ do
         setSocketOption sock ReuseAddr 1
         when shared (setSocketOption sock ReusePort 1)
@@ -131,11 +132,6 @@ listenOn mode takenByIPv4 wanted = do
     everyIPv6 address = case address of
       SockAddrInet6 _ _ (0, 0, 0, 0) _ -> True
       _ -> False
-
-familyOf :: SockAddr -> Family
-familyOf address = case address of
-  SockAddrInet6 {} -> AF_INET6
-  _ -> AF_INET
 
 -- | The address to bind. 'Nothing' means every address: of IPv6, which accepts IPv4 too, or of IPv4 if the system has
 -- no IPv6.
