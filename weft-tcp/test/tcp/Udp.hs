@@ -11,8 +11,10 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.Word (Word16)
 import Weft.Tcp.Wire.Address
-import Weft.Tcp.Wire.Bytes
 import Weft.Tcp.Wire.Checksum
+import Weft.Tcp.Wire.Malformed
+import Weft.Wire.Peek
+import Weft.Wire.Put
 
 -- | A UDP datagram.
 data Datagram = Datagram
@@ -43,7 +45,7 @@ encode :: Address -> Address -> Datagram -> ByteString
 encode src dst (Datagram from to body) = runPut (header whole <> putBytes body)
   where
     len = 8 + B.length body
-    header field = put16 from <> put16 to <> put16 (fromIntegral len) <> put16 field
+    header field = putWord16 from <> putWord16 to <> putWord16 (fromIntegral len) <> putWord16 field
     sum' = checksum (pseudoHeader src dst 17 len <> sumBytes (runPut (header 0)) <> sumBytes body)
     -- A field of 0 would mean that there is no checksum.
     whole = if sum' == 0 then 0xffff else sum'

@@ -27,7 +27,8 @@ import Weft.OpenFlow.Match
 import Weft.OpenFlow.Message
 import Weft.OpenFlow.Packet
 import Weft.OpenFlow.Types
-import Weft.OpenFlow.Wire.Get (byteAt, macAt, word16At, word32At, word64At)
+import Weft.OpenFlow.Wire.Get (macAt)
+import Weft.Wire.Peek
 
 -- | Settings; start from 'defaultLearningSettings'.
 data LearningSettings = LearningSettings
@@ -293,20 +294,20 @@ cookieOf settings buffer@(BufferId n)
 -- 'Nothing' for other messages and for flows without a buffer.
 refusedFlow :: LearningSettings -> Version -> ByteString -> Learned -> Maybe (BufferId, [Action])
 refusedFlow settings version s l
-  | B.length s < 64 || byteAt 0 s /= versionByte version || byteAt 1 s /= 14 = Nothing
+  | B.length s < 64 || word8At s 0 /= versionByte version || word8At s 1 /= 14 = Nothing
   | otherwise = case version of
     V10
-      | cookie /= learningCookie settings, cookieOf settings buffer == cookie, word16At 56 s == 0 -> Just (buffer, [a | a@(Output (PortNo n) _) <- known 20, fromIntegral n /= word16At 12 s])
+      | cookie /= learningCookie settings, cookieOf settings buffer == cookie, word16At s 56 == 0 -> Just (buffer, [a | a@(Output (PortNo n) _) <- known 20, fromIntegral n /= word16At s 12])
       where
-        cookie = word64At 48 s
+        cookie = word64At s 48
         buffer = BufferId (fromIntegral cookie)
     V13
-      | word64At 8 s == learningCookie settings, byteAt 25 s == 0, buffer /= noBuffer -> Just (buffer, if word32At 52 s == 0x80000606 then known 56 else [])
+      | word64At s 8 == learningCookie settings, word8At s 25 == 0, buffer /= noBuffer -> Just (buffer, if word32At s 52 == 0x80000606 then known 56 else [])
       where
-        buffer = BufferId (word32At 32 s)
+        buffer = BufferId (word32At s 32)
     _ -> Nothing
   where
-    known at = [output to | Just to <- [learnedPort (macAt at s) l]]
+    known at = [output to | Just to <- [learnedPort (macAt s at) l]]
 
 -- | The hard timeout, in seconds, of a flow that drops packets between two hosts at the same port. Such a flow sends to
 -- no port, so a change of the tree does not delete it.

@@ -42,8 +42,8 @@ import Data.Word (Word16, Word64)
 import System.IO (IOMode (ReadMode), withBinaryFile)
 import Weft.OpenFlow.Packet
 import Weft.OpenFlow.Types
-import Weft.OpenFlow.Wire.Get
 import Weft.OpenFlow.Wire.Put
+import Weft.Wire.Peek
 
 -- Keys ----------------------------------------------------------------------------------
 
@@ -69,10 +69,10 @@ lldpKeyBytes (LldpKey s) = s
 
 -- | The tag of a kind of probe, given by its EtherType, a switch and a port.
 tagOf :: LldpKey -> Word16 -> DatapathId -> PortNo -> Word64
-tagOf (LldpKey key) etherType (DatapathId d) (PortNo port) = case sipHash (SipKey (word64At 0 key) (word64At 8 key)) message of
+tagOf (LldpKey key) etherType (DatapathId d) (PortNo port) = case sipHash (SipKey (word64At key 0) (word64At key 8)) message of
   SipHash tag -> tag
   where
-    message = fromMaybe B.empty (runPut (putWord16 etherType <> putWord64 d <> putWord32 port))
+    message = fromMaybe B.empty (tryRunPut (putWord16 etherType <> putWord64 d <> putWord32 port))
 
 -- Frames --------------------------------------------------------------------------------
 
@@ -106,7 +106,7 @@ bridgedFrame :: LldpKey -> DatapathId -> PortNo -> MacAddress -> ByteString
 bridgedFrame = probeFrame bridgedDestination etherTypeProbe
 
 probeFrame :: MacAddress -> Word16 -> LldpKey -> DatapathId -> PortNo -> MacAddress -> ByteString
-probeFrame destination etherType key datapath (PortNo port) address = fromMaybe B.empty (runPut (header <> tlvs))
+probeFrame destination etherType key datapath (PortNo port) address = fromMaybe B.empty (tryRunPut (header <> tlvs))
   where
     header = putMac destination <> putMac address <> putWord16 etherType
     tlvs =
@@ -145,18 +145,18 @@ lldpOrigin key frame s = fromMaybe OtherLldp $ do
   name <- B.stripPrefix prefix (B.drop 1 chassis)
   datapath <- readDatapathId (BC.unpack name)
   guard (B.length port == 5 && B.index chassis 0 == 7 && B.index port 0 == 7)
-  let from = PortNo (word32At 1 port)
+  let from = PortNo (word32At port 1)
       tagged = do
         (3, _, more) <- next behind
         (127, value, _) <- next more
         tag <- B.stripPrefix organization value
-        guard (B.length tag == 8 && word64At 0 tag == tagOf key (frameType frame) datapath from)
+        guard (B.length tag == 8 && word64At tag 0 == tagOf key (frameType frame) datapath from)
   pure (maybe Forged (const (FromPort datapath from)) tagged)
   where
     next :: ByteString -> Maybe (Word16, ByteString, ByteString)
     next b = do
       guard (B.length b >= 2)
-      let h = word16At 0 b
+      let h = word16At b 0
           n = fromIntegral (h .&. 511)
       guard (B.length b >= 2 + n && n > 0)
       pure (h `shiftR` 9, B.take n (B.drop 2 b), B.drop (2 + n) b)

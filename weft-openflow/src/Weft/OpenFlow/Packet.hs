@@ -32,6 +32,7 @@ import Data.Word (Word16, Word32)
 import Weft.OpenFlow.Types
 import Weft.OpenFlow.Wire.Get
 import Weft.OpenFlow.Wire.Put
+import Weft.Wire.Peek
 
 -- | The header of an Ethernet frame.
 data Frame = Frame
@@ -50,14 +51,14 @@ data Frame = Frame
 ethernet :: ByteString -> Maybe Frame
 ethernet s
   | B.length s < 14 = Nothing
-  | tagged (word16At 12 s) = behind 16 (2 :: Int)
-  | otherwise = Just (Frame (macAt 0 s) (macAt 6 s) (word16At 12 s) 14)
+  | tagged (word16At s 12) = behind 16 (2 :: Int)
+  | otherwise = Just (Frame (macAt s 0) (macAt s 6) (word16At s 12) 14)
   where
     tagged t = t == 0x8100 || t == 0x88a8
     behind at left
       | B.length s < at + 2 = Nothing
-      | tagged (word16At at s) && left > 1 = behind (at + 4) (left - 1)
-      | otherwise = Just (Frame (macAt 0 s) (macAt 6 s) (word16At at s) (at + 2))
+      | tagged (word16At s at) && left > 1 = behind (at + 4) (left - 1)
+      | otherwise = Just (Frame (macAt s 0) (macAt s 6) (word16At s at) (at + 2))
 {-# INLINE ethernet #-}
 
 -- | Link Layer Discovery Protocol (IEEE 802.1AB).
@@ -84,8 +85,8 @@ etherTypeIpv4 = 0x0800
 -- which a host without an address sends, loopback addresses, and those from 224.0.0.0 on.
 senderIpv4 :: Frame -> ByteString -> Maybe Word32
 senderIpv4 frame s
-  | frameType frame == etherTypeArp && B.length body >= 18 = known (word32At 14 body)
-  | frameType frame == etherTypeIpv4 && B.length body >= 20 = known (word32At 12 body)
+  | frameType frame == etherTypeArp && B.length body >= 18 = known (word32At body 14)
+  | frameType frame == etherTypeIpv4 && B.length body >= 20 = known (word32At body 12)
   | otherwise = Nothing
   where
     body = B.unsafeDrop (framePayload frame) s
@@ -98,19 +99,19 @@ ipv4Addresses frame s = do
   guard (frameType frame == etherTypeIpv4 && B.length body >= 20)
   let size = fromIntegral (B.index body 0 .&. 15) * 4
       proto = fromIntegral (B.index body 9)
-      first = word16At 6 body .&. 0x1fff == 0
+      first = word16At body 6 .&. 0x1fff == 0
       upper = B.drop size body
       ports
-        | proto `elem` [6, 17] && first && size >= 20 && B.length upper >= 4 = (word16At 0 upper, word16At 2 upper)
+        | proto `elem` [6, 17] && first && size >= 20 && B.length upper >= 4 = (word16At upper 0, word16At upper 2)
         | otherwise = (0, 0)
-  pure (proto, word32At 12 body, word32At 16 body, fst ports, snd ports)
+  pure (proto, word32At body 12, word32At body 16, fst ports, snd ports)
   where
     body = B.unsafeDrop (framePayload frame) s
 
 -- | An ARP request for the owner of an IPv4 address, given the source address, the destination address and the IPv4
 -- address. It is a probe: its sender has no IPv4 address, and is therefore not learned (RFC 5227, 2.1.1).
 arpProbe :: MacAddress -> MacAddress -> Word32 -> ByteString
-arpProbe source target ip = fromMaybe B.empty (runPut (header <> request <> putZeros 18))
+arpProbe source target ip = fromMaybe B.empty (tryRunPut (header <> request <> putZeros 18))
   where
     header = putMac target <> putMac source <> putWord16 etherTypeArp
     -- Ethernet, IPv4, a request; the sender, the target.
@@ -121,6 +122,6 @@ arpReplyTo :: MacAddress -> Frame -> ByteString -> Maybe (MacAddress, Word32)
 arpReplyTo source frame s = do
   guard (frameType frame == etherTypeArp && frameDst frame == source)
   let body = B.unsafeDrop (framePayload frame) s
-  guard (B.length body >= 28 && word16At 6 body == 2)
+  guard (B.length body >= 28 && word16At body 6 == 2)
   ip <- senderIpv4 frame s
   pure (frameSrc frame, ip)

@@ -28,7 +28,7 @@ module Weft.OpenFlow.Wire
     Put,
     putSize,
     pokePut,
-    runPut,
+    tryRunPut,
   )
 where
 

@@ -18,7 +18,7 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.Time.Clock.POSIX (getPOSIXTime)
 import System.IO
-import Weft.Tcp.Wire.Bytes (Malformed (..))
+import Weft.Tcp.Wire.Malformed (Malformed (..))
 import Weft.Tcp.Wire.Pcap
 
 -- | Start a packet log in a file, which is overwritten. The first action of the result is for 'Weft.Tcp.stackTap',

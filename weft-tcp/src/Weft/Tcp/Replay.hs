@@ -39,8 +39,8 @@ import Weft.Tcp.Core.Output (transmit)
 import Weft.Tcp.Core.Secret (Flow (..))
 import Weft.Tcp.Core.State
 import Weft.Tcp.Wire.Address
-import Weft.Tcp.Wire.Bytes (Malformed (BadOptions))
 import qualified Weft.Tcp.Wire.Ethernet as Ethernet
+import Weft.Tcp.Wire.Malformed (Malformed (BadOptions))
 import Weft.Tcp.Wire.Options
 import qualified Weft.Tcp.Wire.Packet as Packet
 import Weft.Tcp.Wire.Pcap

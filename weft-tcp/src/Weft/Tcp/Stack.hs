@@ -76,12 +76,12 @@ import Weft.Tcp.Stack.Orphans (Orphans)
 import Weft.Tcp.Stack.SynFilter (SynFilter)
 import Weft.Tcp.Stack.Waker (Waker, newWaker)
 import Weft.Tcp.Wire.Address
-import Weft.Tcp.Wire.Bytes (putLength, runPut)
 import Weft.Tcp.Wire.Fragments (Fragments)
 import qualified Weft.Tcp.Wire.Packet as Packet
 import Weft.Tcp.Wire.Segment (Segment (..))
 import qualified Weft.Tcp.Wire.Segment as Segment
 import qualified Weft.Timer as Timer
+import Weft.Wire.Put (putLength, runPut)
 
 -- | Settings of a stack.
 data StackSettings = StackSettings

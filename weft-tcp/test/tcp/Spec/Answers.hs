@@ -21,11 +21,11 @@ import Weft.Tcp.Stack (stackEnv)
 import Weft.Tcp.Stack.Expiry (expireAt)
 import Weft.Tcp.Stack.Input (arriveBatch)
 import Weft.Tcp.Wire.Address
-import Weft.Tcp.Wire.Bytes (Malformed)
 import Weft.Tcp.Wire.Ethernet
 import qualified Weft.Tcp.Wire.IPv6 as V6
 import qualified Weft.Tcp.Wire.Icmp as Icmp
 import qualified Weft.Tcp.Wire.Icmp6 as Icmp6
+import Weft.Tcp.Wire.Malformed (Malformed)
 import Weft.Tcp.Wire.Options (noOptions)
 import qualified Weft.Tcp.Wire.Packet as Packet
 import Weft.Tcp.Wire.Segment (Segment (Segment, flags), ack, fin, rst, syn)

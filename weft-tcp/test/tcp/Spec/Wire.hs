@@ -18,7 +18,6 @@ import Test.Tasty.HUnit
 import Test.Tasty.QuickCheck (testProperty)
 import qualified Udp
 import Weft.Tcp.Wire.Address
-import Weft.Tcp.Wire.Bytes (Malformed (..))
 import Weft.Tcp.Wire.Checksum
 import qualified Weft.Tcp.Wire.Ethernet as Ethernet
 import Weft.Tcp.Wire.Fragments
@@ -26,6 +25,7 @@ import qualified Weft.Tcp.Wire.IPv4 as V4
 import qualified Weft.Tcp.Wire.IPv6 as V6
 import qualified Weft.Tcp.Wire.Icmp as Icmp
 import qualified Weft.Tcp.Wire.Icmp6 as Icmp6
+import Weft.Tcp.Wire.Malformed (Malformed (..))
 import Weft.Tcp.Wire.Options
 import qualified Weft.Tcp.Wire.Packet as Packet
 import qualified Weft.Tcp.Wire.Pcap as Pcap

@@ -171,7 +171,7 @@ run c s first = do
               when (B.length received >= turnBytes) yield
               go watch start B.empty
     broken h = do
-      mapM_ (sendHere (sessionOutlet s) . pure) (runPut (errorFor (sessionVersion s) h B.empty BadLength))
+      mapM_ (sendHere (sessionOutlet s) . pure) (tryRunPut (errorFor (sessionVersion s) h B.empty BadLength))
       fault c
       pure "the switch sent a message with a length below 8"
 

@@ -76,7 +76,7 @@ nextHere ours sendQueue r@(Reader connection deadline ref) = do
       nextHere ours sendQueue r
   where
     tooShort h = do
-      mapM_ (sendHere sendQueue . pure) (runPut (errorFor (versionFor ours h) h B.empty BadLength))
+      mapM_ (sendHere sendQueue . pure) (tryRunPut (errorFor (versionFor ours h) h B.empty BadLength))
       throwIO (HandshakeFailed "the switch sent a message with a length below 8")
     late e
       | TimeExpired <- ioe_type e = throwIO HandshakeTimeout
@@ -85,7 +85,7 @@ nextHere ours sendQueue r@(Reader connection deadline ref) = do
 -- | Exchange HELLO. Returns the highest version that both sides support.
 negotiate :: [Version] -> SendQueue -> Reader -> IO Version
 negotiate ours sendQueue r = do
-  mapM_ (sendHere sendQueue . pure) (runPut (putHello highest 1 ours))
+  mapM_ (sendHere sendQueue . pure) (tryRunPut (putHello highest 1 ours))
   (h, bytes) <- nextHere ours sendQueue r
   case decode bytes of
     Right (_, Hello bitmap) -> case common (headerVersion h) bitmap of
@@ -131,5 +131,5 @@ askFeatures version sendQueue r = do
         Left problem -> failWith h bytes problem "a message was not understood"
     failWith :: Header -> ByteString -> Problem -> String -> IO a
     failWith h bytes problem why = do
-      mapM_ (sendHere sendQueue . pure) (runPut (errorFor version h bytes problem))
+      mapM_ (sendHere sendQueue . pure) (tryRunPut (errorFor version h bytes problem))
       throwIO (HandshakeFailed why)

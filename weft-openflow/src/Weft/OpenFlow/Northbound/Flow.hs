@@ -23,7 +23,7 @@ import Weft.OpenFlow.Message
 import Weft.OpenFlow.Northbound.Json (counterJson)
 import Weft.OpenFlow.Northbound.Match
 import Weft.OpenFlow.Types
-import Weft.OpenFlow.Wire.Get (word32At)
+import Weft.Wire.Peek (word32At)
 
 -- Encoding --------------------------------------------------------------------------------
 
@@ -55,7 +55,7 @@ instructionJson instruction = case instruction of
   WriteMetadata v mask -> ["write_metadata" .= object ["value" .= v, "mask" .= mask]]
   WriteActions as -> ["write_actions" .= map actionJson as]
   ClearActions -> ["clear_actions" .= True]
-  OtherInstruction kind s | isMeter kind s -> ["meter" .= word32At 0 s]
+  OtherInstruction kind s | isMeter kind s -> ["meter" .= word32At s 0]
   _ -> []
 
 -- | Whether an instruction applies a meter: OFPIT_METER, with the number of the meter (1.3.5, 7.2.4).

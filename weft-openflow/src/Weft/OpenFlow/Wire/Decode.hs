@@ -24,6 +24,7 @@ import Weft.OpenFlow.Wire.Header
 import Weft.OpenFlow.Wire.Match
 import Weft.OpenFlow.Wire.Resources
 import Weft.OpenFlow.Wire.Statistics
+import Weft.Wire.Peek
 
 -- | Decode a string that is exactly one message.
 decode :: ByteString -> Either Problem (Header, Message)
@@ -192,10 +193,10 @@ decodePacketIn V10 s
   | otherwise =
     Right
       PacketIn
-        { packetInBuffer = BufferId (word32At 8 s),
-          packetInTotal = word16At 12 s,
-          packetInPort = portFrom10 (word16At 14 s),
-          packetInReason = byteAt 16 s,
+        { packetInBuffer = BufferId (word32At s 8),
+          packetInTotal = word16At s 12,
+          packetInPort = portFrom10 (word16At s 14),
+          packetInReason = word8At s 16,
           packetInTable = 0,
           packetInCookie = 0,
           packetInFields = [],
@@ -204,8 +205,8 @@ decodePacketIn V10 s
 decodePacketIn V13 s
   | B.length s < 34 = Left BadLength
   -- A match of the port alone.
-  | word32At 24 s == 0x0001000c && B.length s >= 42 && word32At 28 s == 0x80000004 =
-    Right (packetIn13 s (PortNo (word32At 32 s)) [] (B.unsafeDrop 42 s))
+  | word32At s 24 == 0x0001000c && B.length s >= 42 && word32At s 28 == 0x80000004 =
+    Right (packetIn13 s (PortNo (word32At s 32)) [] (B.unsafeDrop 42 s))
   | otherwise = do
     (fields, rest) <- runGet ((,) <$> getMatch V13 <* skip 2 <*> getRest) (B.unsafeDrop 24 s)
     case break isPort fields of
@@ -219,12 +220,12 @@ decodePacketIn V13 s
 packetIn13 :: ByteString -> PortNo -> [Field] -> ByteString -> PacketIn
 packetIn13 s port fields rest =
   PacketIn
-    { packetInBuffer = BufferId (word32At 8 s),
-      packetInTotal = word16At 12 s,
+    { packetInBuffer = BufferId (word32At s 8),
+      packetInTotal = word16At s 12,
       packetInPort = port,
-      packetInReason = byteAt 14 s,
-      packetInTable = byteAt 15 s,
-      packetInCookie = word64At 16 s,
+      packetInReason = word8At s 14,
+      packetInTable = word8At s 15,
+      packetInCookie = word64At s 16,
       packetInFields = fields,
       packetInData = rest
     }

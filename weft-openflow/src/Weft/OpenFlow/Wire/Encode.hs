@@ -30,7 +30,7 @@ import Weft.OpenFlow.Wire.Statistics
 -- | Encode a message. 'Nothing' if the version has no such message, field or action, or if it would be longer than
 -- 65,535 bytes.
 encode :: Version -> Xid -> Message -> Maybe ByteString
-encode version xid = runPut . putMessage version xid
+encode version xid = tryRunPut . putMessage version xid
 
 -- | A message with its header, for 'pokePut'.
 putMessage :: Version -> Xid -> Message -> Put

@@ -31,25 +31,17 @@ module Weft.OpenFlow.Wire.Get
     getEnum,
 
     -- * Reading at an offset
-    byteAt,
-    word16At,
-    word32At,
-    word64At,
     macAt,
   )
 where
 
-import Data.Bits (unsafeShiftL, (.|.))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
-import qualified Data.ByteString.Internal as B (accursedUnutterablePerformIO, toForeignPtr)
 import qualified Data.ByteString.Unsafe as B
-import Data.Word (Word16, Word32, Word64, Word8, byteSwap16, byteSwap32, byteSwap64)
-import Foreign.Storable (Storable (peekByteOff))
-import GHC.ByteOrder (ByteOrder (..), targetByteOrder)
-import GHC.ForeignPtr (unsafeWithForeignPtr)
+import Data.Word (Word16, Word32, Word64, Word8)
 import Weft.OpenFlow.Message (Message (Error))
 import Weft.OpenFlow.Types
+import Weft.Wire.Peek
 
 -- | Why a message was not understood.
 data Problem
@@ -146,23 +138,23 @@ fixed n f = Get $ \s no yes -> if B.length s < n then no BadLength else let !a =
 
 -- | Read one byte.
 getWord8 :: Get Word8
-getWord8 = fixed 1 (byteAt 0)
+getWord8 = fixed 1 (`word8At` 0)
 
 -- | Read two bytes, the highest first, as all numbers in OpenFlow.
 getWord16 :: Get Word16
-getWord16 = fixed 2 (word16At 0)
+getWord16 = fixed 2 (`word16At` 0)
 
 -- | Read four bytes.
 getWord32 :: Get Word32
-getWord32 = fixed 4 (word32At 0)
+getWord32 = fixed 4 (`word32At` 0)
 
 -- | Read eight bytes.
 getWord64 :: Get Word64
-getWord64 = fixed 8 (word64At 0)
+getWord64 = fixed 8 (`word64At` 0)
 
 -- | Read the six bytes of an address.
 getMac :: Get MacAddress
-getMac = fixed 6 (macAt 0)
+getMac = fixed 6 (`macAt` 0)
 
 -- | Read the given number of bytes, as a slice of the input.
 getBytes :: Int -> Get ByteString
@@ -224,36 +216,7 @@ getEnum problem n = result
 
 -- Reading at an offset ------------------------------------------------------------------
 
--- Note [Reading numbers]. 'B.unsafeIndex' keeps the string alive by @keepAlive#@ (bytestring 0.10.12 with GHC 9.0).
--- Each byte then costs a closure, a box and an unknown call, and a PACKET_IN has 40 such bytes. So numbers are read in
--- one piece, under 'unsafeWithForeignPtr', which is correct for actions that always return.
-
--- | The byte at an offset, which must be within the string.
-byteAt :: Int -> ByteString -> Word8
-byteAt = peekAt
-{-# INLINE byteAt #-}
-
--- | The two bytes at an offset. All must be within the string.
-word16At :: Int -> ByteString -> Word16
-word16At i s = case targetByteOrder of LittleEndian -> byteSwap16 (peekAt i s); BigEndian -> peekAt i s
-{-# INLINE word16At #-}
-
--- | The four bytes at an offset. All must be within the string.
-word32At :: Int -> ByteString -> Word32
-word32At i s = case targetByteOrder of LittleEndian -> byteSwap32 (peekAt i s); BigEndian -> peekAt i s
-{-# INLINE word32At #-}
-
--- | The eight bytes at an offset. All must be within the string.
-word64At :: Int -> ByteString -> Word64
-word64At i s = case targetByteOrder of LittleEndian -> byteSwap64 (peekAt i s); BigEndian -> peekAt i s
-{-# INLINE word64At #-}
-
 -- | The six bytes at an offset. All must be within the string.
-macAt :: Int -> ByteString -> MacAddress
-macAt i s = MacAddress ((fromIntegral (word16At i s) `unsafeShiftL` 32) .|. fromIntegral (word32At (i + 2) s))
+macAt :: ByteString -> Int -> MacAddress
+macAt s i = MacAddress (word48At s i)
 {-# INLINE macAt #-}
-
-peekAt :: (Storable a) => Int -> ByteString -> a
-peekAt i s = case B.toForeignPtr s of
-  (p, start, _) -> B.accursedUnutterablePerformIO (unsafeWithForeignPtr p (\at -> peekByteOff at (start + i)))
-{-# INLINE peekAt #-}

@@ -14,7 +14,7 @@ import qualified Data.ByteString as B
 import qualified Data.ByteString.Unsafe as B
 import Data.Word (Word8)
 import Weft.OpenFlow.Types
-import Weft.OpenFlow.Wire.Get
+import Weft.Wire.Peek
 
 -- | A message header. Version and type are the bytes received; they need not be supported.
 data Header = Header
@@ -35,7 +35,7 @@ headerSize = 8
 
 -- | The header of a string of at least 'headerSize' bytes.
 readHeader :: ByteString -> Header
-readHeader s = Header (byteAt 0 s) (byteAt 1 s) (fromIntegral (word16At 2 s)) (word32At 4 s)
+readHeader s = Header (word8At s 0) (word8At s 1) (fromIntegral (word16At s 2)) (word32At s 4)
 {-# INLINE readHeader #-}
 
 -- | The start of a stream.

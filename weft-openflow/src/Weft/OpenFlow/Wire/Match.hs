@@ -33,6 +33,7 @@ import Weft.OpenFlow.Match
 import Weft.OpenFlow.Types
 import Weft.OpenFlow.Wire.Get
 import Weft.OpenFlow.Wire.Put
+import Weft.Wire.Peek
 
 -- Ports ---------------------------------------------------------------------------------
 
@@ -172,26 +173,26 @@ basicSizes = [4, 4, 8, 6, 6, 2, 2, 1, 1, 1, 1, 4, 4, 2, 2, 2, 2, 2, 2, 1, 1, 2, 
 -- | The field of a class, a number with mask bit, and a payload.
 fieldOf :: Word16 -> Word8 -> ByteString -> Field
 fieldOf c f body = case (c, f, B.length body) of
-  (0x8000, 0, 4) -> InPort (PortNo (word32At 0 body))
-  (0x8000, 6, 6) -> EthDst (macAt 0 body)
-  (0x8000, 8, 6) -> EthSrc (macAt 0 body)
-  (0x8000, 10, 2) -> EthType (word16At 0 body)
+  (0x8000, 0, 4) -> InPort (PortNo (word32At body 0))
+  (0x8000, 6, 6) -> EthDst (macAt body 0)
+  (0x8000, 8, 6) -> EthSrc (macAt body 0)
+  (0x8000, 10, 2) -> EthType (word16At body 0)
   (0x8000, 12, 2)
     | v == 0 -> VlanId Untagged
     | v .&. 0xf000 == 0x1000 -> VlanId (Tagged (v .&. 0xfff))
     where
-      v = word16At 0 body
+      v = word16At body 0
   (0x8000, 14, 1) | one <= 7 -> VlanPriority one
   (0x8000, 16, 1) | one <= 63 -> IpDscp one
   (0x8000, 20, 1) -> IpProtocol one
-  (0x8000, 22, 4) -> Ipv4Src (word32At 0 body) exactIp
-  (0x8000, 23, 8) | word32At 4 body /= exactIp -> Ipv4Src (word32At 0 body) (word32At 4 body)
-  (0x8000, 24, 4) -> Ipv4Dst (word32At 0 body) exactIp
-  (0x8000, 25, 8) | word32At 4 body /= exactIp -> Ipv4Dst (word32At 0 body) (word32At 4 body)
-  (0x8000, 26, 2) -> TcpSrc (word16At 0 body)
-  (0x8000, 28, 2) -> TcpDst (word16At 0 body)
-  (0x8000, 30, 2) -> UdpSrc (word16At 0 body)
-  (0x8000, 32, 2) -> UdpDst (word16At 0 body)
+  (0x8000, 22, 4) -> Ipv4Src (word32At body 0) exactIp
+  (0x8000, 23, 8) | word32At body 4 /= exactIp -> Ipv4Src (word32At body 0) (word32At body 4)
+  (0x8000, 24, 4) -> Ipv4Dst (word32At body 0) exactIp
+  (0x8000, 25, 8) | word32At body 4 /= exactIp -> Ipv4Dst (word32At body 0) (word32At body 4)
+  (0x8000, 26, 2) -> TcpSrc (word16At body 0)
+  (0x8000, 28, 2) -> TcpDst (word16At body 0)
+  (0x8000, 30, 2) -> UdpSrc (word16At body 0)
+  (0x8000, 32, 2) -> UdpDst (word16At body 0)
   (0x8000, 38, 1) -> IcmpType one
   (0x8000, 40, 1) -> IcmpCode one
   _ -> OtherField c f body
@@ -202,8 +203,8 @@ fieldOf c f body = case (c, f, B.length body) of
 oxmOf :: Field -> (Word16, Word8)
 oxmOf field = case field of
   OtherField c f _ -> (c, f)
-  _ -> case runPut (putField field) of
-    Just bytes -> (word16At 0 bytes, B.index bytes 2)
+  _ -> case tryRunPut (putField field) of
+    Just bytes -> (word16At bytes 0, B.index bytes 2)
     -- A value that has no encoding.
     Nothing -> (0x8000, maxBound)
 
@@ -301,23 +302,23 @@ getMatch10 = fields10 <$> getBytes 40
 fields10 :: ByteString -> Match
 fields10 s =
   concat
-    [ [InPort (portFrom10 (word16At 4 s)) | has 0],
-      [EthDst (macAt 12 s) | has 3],
-      [EthSrc (macAt 6 s) | has 2],
-      [EthType (word16At 22 s) | has 4],
+    [ [InPort (portFrom10 (word16At s 4)) | has 0],
+      [EthDst (macAt s 12) | has 3],
+      [EthSrc (macAt s 6) | has 2],
+      [EthType (word16At s 22) | has 4],
       [VlanId (if vlan == 0xffff then Untagged else Tagged (vlan .&. 0xfff)) | has 1],
       [VlanPriority (B.index s 20 .&. 7) | has 20],
       [IpDscp (B.index s 24 `shiftR` 2) | has 21],
       [IpProtocol proto | has 5],
-      [Ipv4Src (word32At 28 s) mask | Just mask <- [maskAt 8]],
-      [Ipv4Dst (word32At 32 s) mask | Just mask <- [maskAt 14]],
-      [field | has 5, has 6, field <- transport TcpSrc UdpSrc IcmpType (word16At 36 s)],
-      [field | has 5, has 7, field <- transport TcpDst UdpDst IcmpCode (word16At 38 s)]
+      [Ipv4Src (word32At s 28) mask | Just mask <- [maskAt 8]],
+      [Ipv4Dst (word32At s 32) mask | Just mask <- [maskAt 14]],
+      [field | has 5, has 6, field <- transport TcpSrc UdpSrc IcmpType (word16At s 36)],
+      [field | has 5, has 7, field <- transport TcpDst UdpDst IcmpCode (word16At s 38)]
     ]
   where
-    wildcards = word32At 0 s
+    wildcards = word32At s 0
     has bit = not (testBit wildcards bit)
-    vlan = word16At 18 s
+    vlan = word16At s 18
     proto = B.index s 25
     maskAt at = case min 32 (fromIntegral ((wildcards `shiftR` at) .&. 0x3f)) of
       32 -> Nothing

@@ -31,7 +31,8 @@ import Data.Maybe (listToMaybe)
 import Data.Word (Word16, Word32, Word64, Word8)
 import Weft.Tcp.Core.Time
 import Weft.Tcp.Wire.Address
-import Weft.Tcp.Wire.Bytes
+import Weft.Wire.Peek
+import Weft.Wire.Put
 
 -- | The addresses and ports of a connection, which identify it. The fields that differ most come first.
 data Flow = Flow
@@ -55,7 +56,7 @@ secretFrom b = Secret (SipKey (word64At key 0) (word64At key 8))
 hash :: Secret -> Word8 -> Flow -> [Word32] -> Word64
 hash (Secret key) purpose f more = h
   where
-    SipHash h = sipHash key (runPut (put8 purpose <> put16 (remotePort f) <> put16 (localPort f) <> putAddress (remoteAddress f) <> putAddress (localAddress f) <> foldMap put32 more))
+    SipHash h = sipHash key (runPut (putWord8 purpose <> putWord16 (remotePort f) <> putWord16 (localPort f) <> putAddress (remoteAddress f) <> putAddress (localAddress f) <> foldMap putWord32 more))
 
 -- | The initial sequence number: a clock of 4 microseconds, moved by a secret amount
 -- for each flow (RFC 6528, section 3).

@@ -32,13 +32,13 @@ import Weft.Tcp.Stack.Expiry (expireLater)
 import Weft.Tcp.Stack.Step
 import Weft.Tcp.Stack.SynFilter (admits)
 import Weft.Tcp.Wire.Address
-import Weft.Tcp.Wire.Bytes (word16At, word32At)
 import Weft.Tcp.Wire.Fragments (Key (..), Piece (..), addFragment, defaultLimits)
 import qualified Weft.Tcp.Wire.Icmp as Icmp
 import qualified Weft.Tcp.Wire.Icmp6 as Icmp6
 import qualified Weft.Tcp.Wire.Packet as Packet
 import Weft.Tcp.Wire.Segment (Segment (..), ack, has, rst, syn)
 import qualified Weft.Tcp.Wire.Segment as Segment
+import Weft.Wire.Peek (word16At, word32At)
 
 -- | The loop of a queue. It runs until the stack or the device is closed.
 inputLoop :: Stack -> Queue -> IO ()

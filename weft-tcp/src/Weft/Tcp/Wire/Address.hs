@@ -29,18 +29,21 @@ module Weft.Tcp.Wire.Address
   )
 where
 
-import Data.Bits (shiftL, shiftR, testBit, (.&.), (.|.))
+import Data.Bits (shiftR, testBit, (.&.), (.|.))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
-import qualified Data.ByteString.Unsafe as B
-import Data.Word (Word16, Word32, Word64, Word8)
-import Foreign.C.String (CString, peekCString, withCString)
+import qualified Data.ByteString.Char8 as C
+import Data.List (intercalate)
+import Data.Word (Word32, Word64, Word8)
+import Foreign.C.String (CString, withCString)
 import Foreign.C.Types (CInt (..))
 import Foreign.Marshal.Alloc (allocaBytes)
 import Foreign.Ptr (Ptr, castPtr)
 import Network.Socket (Family (AF_INET, AF_INET6), packFamily)
 import System.IO.Unsafe (unsafePerformIO)
-import Weft.Tcp.Wire.Bytes
+import Weft.Socket.Address (ip6Text)
+import Weft.Wire.Peek
+import Weft.Wire.Put
 
 -- | An IPv4 or IPv6 address, most significant byte first.
 data Address
@@ -53,9 +56,6 @@ instance Show Address where
 
 foreign import ccall unsafe "inet_pton"
   cInetPton :: CInt -> CString -> Ptr Word8 -> IO CInt
-
-foreign import ccall unsafe "inet_ntop"
-  cInetNtop :: CInt -> CString -> CString -> Word32 -> IO CString
 
 familyV4, familyV6 :: CInt
 familyV4 = packFamily AF_INET
@@ -72,13 +72,13 @@ parseAddress text
       ok <- cInetPton family t p
       if ok == 1 then Just <$> B.packCStringLen (castPtr p, size) else pure Nothing
 
--- | The text form of an address, as inet_ntop(3) writes it; for IPv6 this is the form of RFC 5952.
+-- | The text form of an address; of an IPv6 address the one that RFC 5952 recommends.
 showAddress :: Address -> String
-showAddress a = unsafePerformIO . B.unsafeUseAsCString (runPut (putAddress a)) $ \p ->
-  allocaBytes 64 $ \out -> cInetNtop (family a) p out 64 >>= peekCString
+showAddress (V4 a) = intercalate "." [show ((a `shiftR` n) .&. 0xff) | n <- [24, 16, 8, 0]]
+showAddress (V6 a b) = C.unpack (ip6Text (high a, low a, high b, low b))
   where
-    family V4 {} = familyV4
-    family V6 {} = familyV6
+    high w = fromIntegral (w `shiftR` 32)
+    low = fromIntegral
 
 -- | Whether the address can belong to a single host: it is not a multicast, broadcast or unspecified address (RFC
 -- 9293, MUST-46 and MUST-57).
@@ -126,12 +126,11 @@ isStation (HardwareAddress w) = w /= 0 && not (testBit w 40)
 
 -- | The link-layer address at an offset. Its six bytes must lie inside the string.
 hardwareAt :: ByteString -> Int -> HardwareAddress
-hardwareAt b i =
-  HardwareAddress ((fromIntegral (word16At b i) `shiftL` 32) .|. fromIntegral (word32At b (i + 2)))
+hardwareAt b i = HardwareAddress (word48At b i)
 
 -- | The six bytes of a link-layer address.
 putHardware :: HardwareAddress -> Put
-putHardware (HardwareAddress w) = put16 (fromIntegral (w `shiftR` 32) :: Word16) <> put32 (fromIntegral w)
+putHardware (HardwareAddress w) = putWord48 w
 
 -- | The IPv4 address at an offset. Its four bytes must lie inside the string.
 v4At :: ByteString -> Int -> Address
@@ -145,5 +144,5 @@ v6At b i = V6 (word64At b i) (word64At b (i + 8))
 
 -- | The four bytes of an IPv4 address or the sixteen of an IPv6 address, in network byte order.
 putAddress :: Address -> Put
-putAddress (V4 a) = put32 a
-putAddress (V6 a b) = put64 a <> put64 b
+putAddress (V4 a) = putWord32 a
+putAddress (V6 a b) = putWord64 a <> putWord64 b

@@ -26,7 +26,7 @@ import Foreign.C.Types (CSize (..))
 import Foreign.Ptr (Ptr, castPtr)
 import System.IO.Unsafe (unsafeDupablePerformIO)
 import Weft.Tcp.Wire.Address (Address (..))
-import Weft.Tcp.Wire.Bytes (Put, completed)
+import Weft.Wire.Put
 
 foreign import ccall unsafe "weft_tcp_sum"
   cSum :: Ptr Word8 -> CSize -> IO Word32
@@ -62,7 +62,9 @@ sumMemory p n = (\s -> Sum (fromIntegral s) (odd n)) <$> cSum p (fromIntegral n)
 -- | Compute a checksum and write it into the given bytes, at the given offset, where they must contain 0. The
 -- checksum covers the first sum, the bytes, and the second sum.
 putSummed :: Int -> Sum -> Sum -> Put -> Put
-putSummed at before after = completed at (\p n -> (\s -> checksum (before <> s <> after)) <$> sumMemory p n)
+putSummed at before after put = putThen put $ \p n -> do
+  written <- sumMemory p n
+  poke16 p at (checksum (before <> written <> after))
 {-# INLINE putSummed #-}
 
 -- | The sum of consecutive strings.

@@ -25,7 +25,9 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.Word (Word16)
 import Weft.Tcp.Wire.Address
-import Weft.Tcp.Wire.Bytes
+import Weft.Tcp.Wire.Malformed
+import Weft.Wire.Peek
+import Weft.Wire.Put
 
 -- | An Ethernet II frame without its frame check sequence.
 data Frame = Frame
@@ -57,7 +59,7 @@ encodeFrame f = frameHeader (frameDestination f) (frameSource f) (frameType f) <
 
 -- | The 14-byte header of a frame, given destination, source and type.
 frameHeader :: HardwareAddress -> HardwareAddress -> EtherType -> ByteString
-frameHeader dst src ty = runPut (putHardware dst <> putHardware src <> put16 ty)
+frameHeader dst src ty = runPut (putHardware dst <> putHardware src <> putWord16 ty)
 
 -- | The operation of an ARP packet.
 data ArpOperation = ArpRequest | ArpReply
@@ -90,8 +92,8 @@ decodeArp b
 encodeArp :: Arp -> ByteString
 encodeArp a =
   runPut $
-    put16 1 <> put16 typeIPv4 <> put16 0x0604
-      <> put16 (case arpOperation a of ArpRequest -> 1; ArpReply -> 2)
+    putWord16 1 <> putWord16 typeIPv4 <> putWord16 0x0604
+      <> putWord16 (case arpOperation a of ArpRequest -> 1; ArpReply -> 2)
       <> putHardware (senderHardware a)
       <> putAddress (senderAddress a)
       <> putHardware (targetHardware a)

@@ -30,8 +30,10 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.Word (Word16, Word8)
 import Weft.Tcp.Wire.Address
-import Weft.Tcp.Wire.Bytes
 import Weft.Tcp.Wire.Checksum
+import Weft.Tcp.Wire.Malformed
+import Weft.Wire.Peek
+import Weft.Wire.Put
 
 -- | A packet whose version, lengths and header checksum are correct. Bytes after its total length are cut off.
 newtype View = View ByteString
@@ -141,14 +143,14 @@ encode h body = runPut (putHeader h (B.length body) <> putBytes body)
 putHeader :: Header -> Int -> Put
 putHeader h len =
   putSummed 10 mempty mempty $
-    put8 (0x40 .|. fromIntegral (ihl `div` 4))
-      <> put8 (trafficClass4 h)
-      <> put16 (fromIntegral (ihl + len))
-      <> put16 (identification h)
-      <> put16 (flag (dontFragment h) 14 .|. flag (moreFragments h) 13 .|. (fragmentOffset h .&. 0x1fff))
-      <> put8 (timeToLive h)
-      <> put8 (protocol4 h)
-      <> put16 0
+    putWord8 (0x40 .|. fromIntegral (ihl `div` 4))
+      <> putWord8 (trafficClass4 h)
+      <> putWord16 (fromIntegral (ihl + len))
+      <> putWord16 (identification h)
+      <> putWord16 (flag (dontFragment h) 14 .|. flag (moreFragments h) 13 .|. (fragmentOffset h .&. 0x1fff))
+      <> putWord8 (timeToLive h)
+      <> putWord8 (protocol4 h)
+      <> putWord16 0
       <> putAddress (source4 h)
       <> putAddress (destination4 h)
       <> putBytes options

@@ -31,7 +31,9 @@ import qualified Data.ByteString as B
 import Data.Maybe (listToMaybe)
 import Data.Word (Word16, Word32, Word8)
 import Weft.Tcp.Wire.Address
-import Weft.Tcp.Wire.Bytes
+import Weft.Tcp.Wire.Malformed
+import Weft.Wire.Peek
+import Weft.Wire.Put
 
 -- | A packet whose version and payload length are correct. Bytes after the payload are cut off.
 newtype View = View ByteString
@@ -198,10 +200,10 @@ encode h body = runPut (putHeaders h (B.length body) <> putBytes body)
 -- together.
 putHeaders :: Header -> Int -> Put
 putHeaders h len =
-  put32 (0x60000000 .|. (fromIntegral (trafficClass6 h) `shiftL` 20) .|. (flowLabel h .&. 0xfffff))
-    <> put16 (fromIntegral (putLength after + len))
-    <> put8 (firstOf (extensions h))
-    <> put8 (hopLimit h)
+  putWord32 (0x60000000 .|. (fromIntegral (trafficClass6 h) `shiftL` 20) .|. (flowLabel h .&. 0xfffff))
+    <> putWord16 (fromIntegral (putLength after + len))
+    <> putWord8 (firstOf (extensions h))
+    <> putWord8 (hopLimit h)
     <> putAddress (source6 h)
     <> putAddress (destination6 h)
     <> after
@@ -217,8 +219,8 @@ number (FragmentHeader _) = 44
 
 putExtension :: Extension -> Word8 -> Put
 putExtension (FragmentHeader f) next =
-  put8 next <> put8 0 <> put16 ((offset6 f `shiftL` 3) .|. (if more6 f then 1 else 0)) <> put32 (identification6 f)
+  putWord8 next <> putWord8 0 <> putWord16 ((offset6 f `shiftL` 3) .|. (if more6 f then 1 else 0)) <> putWord32 (identification6 f)
 putExtension (Extension _ body) next =
-  put8 next <> put8 (fromIntegral (size `div` 8 - 1)) <> putBytes body <> putZeros (size - 2 - B.length body)
+  putWord8 next <> putWord8 (fromIntegral (size `div` 8 - 1)) <> putBytes body <> putZeros (size - 2 - B.length body)
   where
     size = max 8 ((B.length body + 2 + 7) .&. (-8))

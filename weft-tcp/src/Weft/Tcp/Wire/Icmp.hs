@@ -12,8 +12,10 @@ where
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.Word (Word16, Word32, Word8)
-import Weft.Tcp.Wire.Bytes
 import Weft.Tcp.Wire.Checksum
+import Weft.Tcp.Wire.Malformed
+import Weft.Wire.Peek
+import Weft.Wire.Put
 
 -- | An ICMP message. Errors quote the packet that caused them: its header and at least eight more bytes.
 data Message
@@ -56,11 +58,11 @@ encode :: Message -> ByteString
 encode m = runPut (putSummed 2 mempty mempty message)
   where
     message = case m of
-      EchoRequest i n d -> start 8 0 <> put16 i <> put16 n <> putBytes d
-      EchoReply i n d -> start 0 0 <> put16 i <> put16 n <> putBytes d
-      Unreachable code q -> start 3 code <> put32 0 <> putBytes q
-      FragmentationNeeded mtu q -> start 3 4 <> put16 0 <> put16 mtu <> putBytes q
-      TimeExceeded code q -> start 11 code <> put32 0 <> putBytes q
-      ParameterProblem code at q -> start 12 code <> put8 at <> putZeros 3 <> putBytes q
-      Other ty code w d -> start ty code <> put32 w <> putBytes d
-    start ty code = put8 ty <> put8 code <> put16 0
+      EchoRequest i n d -> start 8 0 <> putWord16 i <> putWord16 n <> putBytes d
+      EchoReply i n d -> start 0 0 <> putWord16 i <> putWord16 n <> putBytes d
+      Unreachable code q -> start 3 code <> putWord32 0 <> putBytes q
+      FragmentationNeeded mtu q -> start 3 4 <> putWord16 0 <> putWord16 mtu <> putBytes q
+      TimeExceeded code q -> start 11 code <> putWord32 0 <> putBytes q
+      ParameterProblem code at q -> start 12 code <> putWord8 at <> putZeros 3 <> putBytes q
+      Other ty code w d -> start ty code <> putWord32 w <> putBytes d
+    start ty code = putWord8 ty <> putWord8 code <> putWord16 0

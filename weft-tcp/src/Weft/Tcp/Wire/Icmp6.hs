@@ -14,8 +14,10 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.Word (Word16, Word32, Word8)
 import Weft.Tcp.Wire.Address
-import Weft.Tcp.Wire.Bytes
 import Weft.Tcp.Wire.Checksum
+import Weft.Tcp.Wire.Malformed
+import Weft.Wire.Peek
+import Weft.Wire.Put
 
 -- | An ICMPv6 message. Errors quote as much of the packet that caused them as fits.
 data Message
@@ -78,16 +80,16 @@ encode :: Address -> Address -> Message -> ByteString
 encode src dst m = runPut (putSummed 2 (pseudoHeader src dst 58 (putLength message)) mempty message)
   where
     message = case m of
-      EchoRequest i n d -> start 128 0 <> put16 i <> put16 n <> putBytes d
-      EchoReply i n d -> start 129 0 <> put16 i <> put16 n <> putBytes d
-      Unreachable code q -> start 1 code <> put32 0 <> putBytes q
-      PacketTooBig mtu q -> start 2 0 <> put32 mtu <> putBytes q
-      TimeExceeded code q -> start 3 code <> put32 0 <> putBytes q
-      ParameterProblem code at q -> start 4 code <> put32 at <> putBytes q
-      NeighbourSolicitation a hw -> start 135 0 <> put32 0 <> putAddress a <> option 1 hw
+      EchoRequest i n d -> start 128 0 <> putWord16 i <> putWord16 n <> putBytes d
+      EchoReply i n d -> start 129 0 <> putWord16 i <> putWord16 n <> putBytes d
+      Unreachable code q -> start 1 code <> putWord32 0 <> putBytes q
+      PacketTooBig mtu q -> start 2 0 <> putWord32 mtu <> putBytes q
+      TimeExceeded code q -> start 3 code <> putWord32 0 <> putBytes q
+      ParameterProblem code at q -> start 4 code <> putWord32 at <> putBytes q
+      NeighbourSolicitation a hw -> start 135 0 <> putWord32 0 <> putAddress a <> option 1 hw
       NeighbourAdvertisement r s o a hw ->
-        start 136 0 <> put32 (bit' r 31 .|. bit' s 30 .|. bit' o 29) <> putAddress a <> option 2 hw
+        start 136 0 <> putWord32 (bit' r 31 .|. bit' s 30 .|. bit' o 29) <> putAddress a <> option 2 hw
       Other ty code d -> start ty code <> putBytes d
-    start ty code = put8 ty <> put8 code <> put16 0
+    start ty code = putWord8 ty <> putWord8 code <> putWord16 0
     bit' on i = if on then 1 `shiftL` i else 0
-    option ty = foldMap (\hw -> put8 ty <> put8 1 <> putHardware hw)
+    option ty = foldMap (\hw -> putWord8 ty <> putWord8 1 <> putHardware hw)

@@ -18,7 +18,8 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.Maybe (isJust)
 import Data.Word (Word16, Word32, Word8)
-import Weft.Tcp.Wire.Bytes
+import Weft.Wire.Peek
+import Weft.Wire.Put
 
 -- | The options of a segment. If an option is repeated, the last one is used.
 data Options = Options
@@ -80,18 +81,18 @@ option o kind body = case (kind, B.length body) of
 -- | Encode options, padded to a multiple of four bytes. At most 40 bytes: SACK blocks that do not fit are left out.
 putOptions :: Options -> Put
 putOptions o@Options {timestamps = Just (Timestamps v e)}
-  | isNoOptions o {timestamps = Nothing} = put32 0x0101080a <> put32 v <> put32 e
+  | isNoOptions o {timestamps = Nothing} = putWord32 0x0101080a <> putWord32 v <> putWord32 e
 putOptions o = fixed <> sacks <> putZeros (negate (putLength fixed + putLength sacks) `mod` 4)
   where
     fixed =
-      foldMap (\m -> put16 0x0204 <> put16 m) (maximumSegmentSize o)
-        <> (if sackPermitted o then put16 0x0402 else mempty)
-        <> foldMap (\(Timestamps v e) -> (if sackPermitted o then mempty else put16 0x0101) <> put16 0x080a <> put32 v <> put32 e) (timestamps o)
-        <> foldMap (\s -> put8 1 <> put16 0x0303 <> put8 s) (windowScale o)
+      foldMap (\m -> putWord16 0x0204 <> putWord16 m) (maximumSegmentSize o)
+        <> (if sackPermitted o then putWord16 0x0402 else mempty)
+        <> foldMap (\(Timestamps v e) -> (if sackPermitted o then mempty else putWord16 0x0101) <> putWord16 0x080a <> putWord32 v <> putWord32 e) (timestamps o)
+        <> foldMap (\s -> putWord8 1 <> putWord16 0x0303 <> putWord8 s) (windowScale o)
     room = (40 - putLength fixed - 4) `div` 8
     blocks = take (min room (maxSackBlocks (isJust (timestamps o)))) (sackBlocks o)
     sacks
       | null blocks = mempty
       | otherwise =
-        put16 0x0101 <> put8 5 <> put8 (fromIntegral (2 + 8 * length blocks))
-          <> foldMap (\(SackBlock l r) -> put32 l <> put32 r) blocks
+        putWord16 0x0101 <> putWord8 5 <> putWord8 (fromIntegral (2 + 8 * length blocks))
+          <> foldMap (\(SackBlock l r) -> putWord32 l <> putWord32 r) blocks

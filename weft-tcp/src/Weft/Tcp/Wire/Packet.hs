@@ -23,12 +23,14 @@ import qualified Data.ByteString as B
 import Data.Maybe (isJust)
 import Data.Word (Word32, Word8)
 import Weft.Tcp.Wire.Address
-import Weft.Tcp.Wire.Bytes
 import qualified Weft.Tcp.Wire.Fragments as Fragments
 import qualified Weft.Tcp.Wire.IPv4 as V4
 import qualified Weft.Tcp.Wire.IPv6 as V6
 import qualified Weft.Tcp.Wire.Icmp as Icmp
 import qualified Weft.Tcp.Wire.Icmp6 as Icmp6
+import Weft.Tcp.Wire.Malformed
+import Weft.Wire.Peek
+import Weft.Wire.Put
 
 -- | The parts of a packet that a transport protocol needs.
 data Packet = Packet

@@ -16,7 +16,9 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.Int (Int64)
 import Data.Word (Word32, byteSwap32)
-import Weft.Tcp.Wire.Bytes
+import Weft.Tcp.Wire.Malformed
+import Weft.Wire.Peek
+import Weft.Wire.Put
 
 -- | The type of the packets in a file: the header with which they begin, and its number in the format.
 data LinkType
@@ -36,15 +38,15 @@ number EthernetFrames = 1
 
 -- | The header of a file, given the type of its packets: version 2.4, microseconds, big-endian.
 fileHeader :: LinkType -> ByteString
-fileHeader link = runPut (put32 0xa1b2c3d4 <> put16 2 <> put16 4 <> put32 0 <> put32 0 <> put32 262144 <> put32 (number link))
+fileHeader link = runPut (putWord32 0xa1b2c3d4 <> putWord16 2 <> putWord16 4 <> putWord32 0 <> putWord32 0 <> putWord32 262144 <> putWord32 (number link))
 
 -- | A packet as a record of a file that begins with 'fileHeader': 16 bytes of record header, then the packet.
 encodeRecord :: Record -> ByteString
 encodeRecord (Record at packet) =
-  runPut (put32 (fromIntegral s) <> put32 (fromIntegral us) <> len <> len <> putBytes packet)
+  runPut (putWord32 (fromIntegral s) <> putWord32 (fromIntegral us) <> len <> len <> putBytes packet)
   where
     (s, us) = at `divMod` 1000000
-    len = put32 (fromIntegral (B.length packet))
+    len = putWord32 (fromIntegral (B.length packet))
 
 -- | Decode a whole file: the type of its packets, its records, and the number of bytes at its end that are not a whole
 -- record.

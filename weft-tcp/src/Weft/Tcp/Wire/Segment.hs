@@ -39,9 +39,11 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.Word (Word16, Word32, Word8)
 import Weft.Tcp.Wire.Address
-import Weft.Tcp.Wire.Bytes
 import Weft.Tcp.Wire.Checksum
+import Weft.Tcp.Wire.Malformed
 import Weft.Tcp.Wire.Options
+import Weft.Wire.Peek
+import Weft.Wire.Put
 
 -- | The control bits of a segment.
 newtype Flags = Flags Word8
@@ -172,14 +174,14 @@ putForOffload src dst from to s = putFields from to s partial
 
 putFields :: Word16 -> Word16 -> Segment -> Word16 -> Put
 putFields from to s sum' =
-  put16 from <> put16 to
-    <> put32 (seqNumber s)
-    <> put32 (ackNumber s)
-    <> put8 (fromIntegral (5 + putLength opts `div` 4) `shiftL` 4)
-    <> put8 bits
-    <> put16 (window s)
-    <> put16 sum'
-    <> put16 (urgentPointer s)
+  putWord16 from <> putWord16 to
+    <> putWord32 (seqNumber s)
+    <> putWord32 (ackNumber s)
+    <> putWord8 (fromIntegral (5 + putLength opts `div` 4) `shiftL` 4)
+    <> putWord8 bits
+    <> putWord16 (window s)
+    <> putWord16 sum'
+    <> putWord16 (urgentPointer s)
     <> opts
   where
     opts = putOptions (options s)
