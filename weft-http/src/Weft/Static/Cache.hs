@@ -170,26 +170,26 @@ fetch cache given worth make = attempt
           Left other -> readMVar other
           Right old -> do
             made <- try (restore (make (entryValue <$> old)))
-            r <- either (failed old) (fmap Right . conclude old) made `onException` (settle id >> putMVar box Nothing)
+            r <- either (failed old) (fmap Right . conclude old) made `onException` (finish id >> putMVar box Nothing)
             Just r <$ putMVar box (Just r)
       maybe attempt (either throwIO pure) told
     failed old e = case fromException e of
-      Just io -> Left io <$ (count cache misses >> settle (delete old))
+      Just io -> Left io <$ (count cache misses >> finish (delete old))
       Nothing -> throwIO (e :: SomeException)
     conclude old r = do
       count cache misses
       case (r, old) of
-        (Left b, _) -> Left b <$ settle (delete old)
+        (Left b, _) -> Left b <$ finish (delete old)
         (Right (Same seen), Just e) -> do
           writeIORef (entryChecked e) seen
-          Right (entryValue e) <$ settle id
+          Right (entryValue e) <$ finish id
         (Right (Same _), Nothing) -> throwIO (userError "Weft.Static.Cache: there is no old value that could be the same")
         (Right (Changed seen a), _) -> do
           entry <- Entry a 0 0 <$> newIORef False <*> newIORef seen
           kept <- if isJust old then pure True else admits cache name (worth a)
-          settle ((if kept then store entry else id) . delete old)
+          finish ((if kept then store entry else id) . delete old)
           Right a <$ sweep cache
-    settle change = atomicModifyIORef' (cacheState cache) (\st -> (change st {stateMaking = H.delete name (stateMaking st)}, ()))
+    finish change = atomicModifyIORef' (cacheState cache) (\st -> (change st {stateMaking = H.delete name (stateMaking st)}, ()))
     delete Nothing st = st
     delete (Just e) st = case H.lookup name (stateEntries st) of
       Just now | entryAge now == entryAge e -> without name now st

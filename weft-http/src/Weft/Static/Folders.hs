@@ -148,28 +148,28 @@ worthOf status = firstWorth + fromIntegral (statusSize status `div` 2048)
 readInBackground :: Folders -> ByteString -> IORef Folder -> Int -> IO ()
 readInBackground folders folder ref worth = do
   thread <- forkIOWithUnmask $ \unmask ->
-    handle failed (unmask (beneath (foldersRoot folders) folder look) `catch` \e -> settle (Probing 0 worth) >> throwIO (e :: SomeException))
+    handle failed (unmask (beneath (foldersRoot folders) folder look) `catch` \e -> become (Probing 0 worth) >> throwIO (e :: SomeException))
   labelThread thread "weft static names"
   where
-    settle = writeIORef ref
+    become = writeIORef ref
     failed :: IOException -> IO ()
     failed _ = pure ()
     look file = do
       let status = openedStatus file
       clock <- truncate <$> getPOSIXTime
       if not (sameLocalDevice (foldersRoot folders) file)
-        then settle (Probing 0 notAgain)
+        then become (Probing 0 notAgain)
         else
           if worthOf status > worth
-            then settle (Probing worth (worthOf status))
+            then become (Probing worth (worthOf status))
             else
               if fst (statusChanged status) + 2 > clock
-                then settle (Probing 0 worth)
+                then become (Probing 0 worth)
                 else do
                   codings <- foldNames file (\found name -> pure $! addCoding name found) []
                   now <- statFile file
                   -- The earliest instant makes the next request compare the status with the disk.
-                  settle (if now == status then Known status codings (Instant minBound) else Probing 0 worth)
+                  become (if now == status then Known status codings (Instant minBound) else Probing 0 worth)
     notAgain = 1000000
 
 -- | Add the coding of a file name with one of the suffixes. Ignores case, since file systems may do so.

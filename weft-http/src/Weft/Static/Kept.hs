@@ -112,7 +112,7 @@ put kept path file users = do
   -- Copied, since the path may be a slice of a larger string.
   let !name = B.copy path
   added <- atomicModifyIORef' table (\t -> if H.member name t then (t, False) else (H.insert name slot t, True))
-  added <$ when added (awaken kept)
+  added <$ when added (wakeCloser kept)
 
 -- | Keep the files of a path no longer. Responses that use them go on.
 dropKept :: Kept -> ByteString -> IO ()
@@ -146,8 +146,8 @@ countKept = readIORef . keptCount
 -- The thread that closes --------------------------------------------------------------------
 
 -- | Called when a table has a new file. Masked.
-awaken :: Kept -> IO ()
-awaken kept = do
+wakeCloser :: Kept -> IO ()
+wakeCloser kept = do
   before <- atomicModifyIORef' (keptCloser kept) (\s -> (if s == Asleep then Awake else s, s))
   case before of
     Asleep -> do
@@ -165,7 +165,7 @@ closer kept wait = do
   state <- if some then readIORef (keptCloser kept) else atomicModifyIORef' (keptCloser kept) (\s -> (if s == Awake then Asleep else s, s))
   if some
     then unless (state == Closed) (closer kept wait)
-    else hasFiles tables >>= \again -> when again (awaken kept)
+    else hasFiles tables >>= \again -> when again (wakeCloser kept)
   where
     hasFiles = fmap (not . all H.null) . mapM readIORef
     closeIdle table path slot = do

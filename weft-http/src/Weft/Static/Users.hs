@@ -55,16 +55,16 @@ leave :: Users -> AtomicWords -> IO ()
 leave users@(Users state _ _) count = do
   _ <- addWord count 0 (-1)
   found <- readWord state 0
-  when (found == closing) (settle users)
+  when (found == closing) (closeIfUnused users)
 
 -- | Close the resource as soon as nobody uses it. Further calls have no effect.
 closeUnused :: Users -> IO ()
 closeUnused users@(Users state _ _) = mask_ $ do
   _ <- casWord state 0 open closing
-  settle users
+  closeIfUnused users
 
-settle :: Users -> IO ()
-settle (Users state counts close) = do
+closeIfUnused :: Users -> IO ()
+closeIfUnused (Users state counts close) = do
   present <- sum <$> (everyOne counts >>= mapM (`readWord` 0))
   when (present == 0) $ do
     found <- casWord state 0 closing closed

@@ -67,8 +67,8 @@ trial = do
   putStrLn "everything works"
   where
     tried (name, offload) = do
-      device <- attempt ("a TUN device " <> name) (setUp offload)
-      attempt ("1 MB through it, from the kernel to us and back, " <> name) (withStack (defaultSettings [ours]) device transfer)
+      device <- reported ("a TUN device " <> name) (setUp offload)
+      reported ("1 MB through it, from the kernel to us and back, " <> name) (withStack (defaultSettings [ours]) device transfer)
       void (ip ["link", "del", deviceName device] >> pure ())
     setUp offload = do
       mapM_ ip [["link", "set", "lo", "up"], ["tuntap", "add", "dev", "weft0", "mode", "tun"], ["addr", "add", "10.9.0.1/24", "dev", "weft0"], ["link", "set", "weft0", "up"]]
@@ -95,8 +95,8 @@ ip args = do
   (code, _, err) <- readProcessWithExitCode "ip" args ""
   unless (code == ExitSuccess) (ioError (userError ("ip " <> unwords args <> ": " <> err)))
 
-attempt :: String -> IO a -> IO a
-attempt name act = do
+reported :: String -> IO a -> IO a
+reported name act = do
   putStr (name <> ": ")
   hFlush stdout
   r <- try act
