@@ -11,11 +11,10 @@
 module Gate (tests) where
 
 import Control.Concurrent (threadDelay)
-import Control.Exception (bracket, evaluate, onException)
+import Control.Exception (evaluate)
 import Control.Monad
 import qualified Data.ByteString.Char8 as B
 import Data.Char (isDigit)
-import Data.IORef
 import Data.List (isPrefixOf, tails)
 import Data.Maybe (listToMaybe)
 import Data.Version (showVersion)
@@ -31,11 +30,9 @@ import System.Process
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
 import Text.Read (readMaybe)
-import qualified Weft.Socket as W
+import Weft.Bench.Asking
 import Weft.Test.Program
 import Weft.Test.Skip (needProgram, skip, testCase)
-import Weft.Tls (TlsClientSettings (..), Trust (..), defaultTlsClientSettings, tlsConnect)
-import Weft.Transport (Connection, connClose, connReceive, connSendBytes, noDeadline, socketConnection)
 
 tests :: FilePath -> TestTree
 tests program =
@@ -83,13 +80,13 @@ tests program =
           few <- counted logging program 200
           many <- counted logging program 1200
           pure ((many - few) / 1000),
-      testCase "instructions a request of a WAI application over TLS" (overTls "tls_user_instructions_per_op" "http/1.1" askingTls program),
+      testCase "instructions a request of a WAI application over TLS" (overTls "tls_user_instructions_per_op" "http/1.1" askingHttp1 program),
       testCase "instructions a request of a WAI application over HTTP/2" (overTls "http2_user_instructions_per_op" "h2" askingHttp2 program)
     ]
 
 -- | The instructions of a request over TLS with this protocol. The handshake is in both counts, and not in their
 -- difference.
-overTls :: String -> String -> (Connection -> IO (IO ())) -> FilePath -> Assertion
+overTls :: String -> String -> Asking -> FilePath -> Assertion
 overTls metric protocol start program = do
   needProgram "valgrind"
   needProgram "openssl"
@@ -99,75 +96,14 @@ overTls metric protocol start program = do
     (code, _, err) <- readProcessWithExitCode "openssl" (["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"] <> ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", chain]) ""
     assertEqual err ExitSuccess code
     let secure = waiPong {pongArguments = ["--certificate", chain, "--key", key]}
-        client = defaultTlsClientSettings {tlsTrust = TrustAuthorities chain, tlsOffer = [B.pack protocol]}
-        asked port requests = bracket (plainly port >>= tlsConnect client "localhost") connClose $ \connection -> do
-          ask <- start connection
+        asked port requests = connecting (fromIntegral port) (trusting chain protocol) $ \connection -> do
+          ask <- start "/" connection
           replicateM_ requests (threadDelay 1500 >> ask)
         measure requests = countedWith secure program (`asked` requests)
     eventually metric $ do
       few <- measure 200
       many <- measure 1200
       pure ((many - few) / 1000)
-
--- | A connection to this port, which 'connClose' closes.
-plainly :: PortNumber -> IO Connection
-plainly port = do
-  s <- W.socket W.AF_INET W.Stream W.defaultProtocol
-  W.connect s address `onException` W.close s
-  pure (socketConnection s address)
-  where
-    address = W.SockAddrInet (fromIntegral port) (W.tupleToHostAddress (127, 0, 0, 1))
-
--- | An action that sends a request and receives its response. All responses have the same length.
-askingTls :: Connection -> IO (IO ())
-askingTls connection = do
-  sendBytes request'
-  size <- B.length <$> receiveSome connection
-  pure (sendBytes request' >> receiveAll size)
-  where
-    sendBytes = connSendBytes connection noDeadline
-    request' = B.pack "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    receiveAll left = when (left > 0) $ do
-      bytes <- receiveSome connection
-      receiveAll (left - B.length bytes)
-
-receiveSome :: Connection -> IO B.ByteString
-receiveSome connection = do
-  bytes <- connReceive connection noDeadline 16384
-  bytes <$ when (B.null bytes) (assertFailure "the pong closed the connection")
-
--- | The same with HTTP/2 (RFC 9113): a request is a HEADERS frame with fields of HPACK's static table and the name of the
--- host, the response is over with the flag END_STREAM.
-askingHttp2 :: Connection -> IO (IO ())
-askingHttp2 connection = do
-  received <- newIORef B.empty
-  next <- newIORef (1 :: Int)
-  let exactly n = do
-        have <- readIORef received
-        if B.length have >= n
-          then writeIORef received (B.drop n have) >> pure (B.take n have)
-          else receiveSome connection >>= \more -> writeIORef received (have <> more) >> exactly n
-      untilEnd = do
-        header <- exactly 9
-        let (size, rest) = B.splitAt 3 header
-        _ <- exactly (B.foldl' (\n c -> 256 * n + fromEnum c) 0 size)
-        case (fromEnum (B.head rest), fromEnum (B.index rest 1)) of
-          (kind, flags) | kind `elem` [frameData, frameHeaders], odd flags -> pure ()
-          (kind, 0) | kind == frameSettings -> send (frame frameSettings 1 0 B.empty) >> untilEnd
-          (kind, _) | kind `elem` [frameReset, frameGoAway] -> assertFailure "the pong reset a stream"
-          _ -> untilEnd
-  send (B.pack "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" <> frame frameSettings 0 0 B.empty)
-  pure $ do
-    stream <- readIORef next
-    writeIORef next (stream + 2)
-    send (frame frameHeaders 5 stream (B.pack "\x82\x87\x84\x41\x09localhost"))
-    untilEnd
-  where
-    send = connSendBytes connection noDeadline
-    (frameData, frameHeaders, frameReset, frameSettings, frameGoAway) = (0, 1, 3, 4, 7) :: (Int, Int, Int, Int, Int)
-    frame kind flags stream content = B.concat [number 3 (B.length content), number 1 kind, number 1 flags, number 4 stream, content]
-    number :: Int -> Int -> B.ByteString
-    number bytes n = B.pack [toEnum (n `div` 256 ^ i `mod` 256) | i <- [bytes - 1, bytes - 2 .. 0]]
 
 -- | The bytes that a request of the pong allocates.
 allocation :: Pong -> FilePath -> IO Double

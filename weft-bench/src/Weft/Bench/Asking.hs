@@ -86,12 +86,13 @@ askingHttp2 path connection = do
     taken <- readIORef credit
     -- The window of the connection begins with 65,535 bytes.
     returned <- if taken < 30000 then pure B.empty else frame frameWindow 0 0 (number 4 taken) <$ writeIORef credit 0
-    send (returned <> frame frameHeaders 5 stream (B.concat [B.pack "\x82\x87\x04", text path, B.pack "\x41", text "localhost"]))
+    send (returned <> frame frameHeaders 5 stream (B.concat [B.pack "\x82\x87", pathField, B.pack "\x41", text "localhost"]))
     untilEnd
   where
     send = connSendBytes connection noDeadline
     (frameData, frameHeaders, frameReset, frameSettings, frameGoAway, frameWindow) = (0, 1, 3, 4, 7, 8) :: (Int, Int, Int, Int, Int, Int)
     frame kind flags stream content = B.concat [number 3 (B.length content), number 1 kind, number 1 flags, number 4 stream, content]
+    pathField = if path == "/" then B.pack "\x84" else B.pack "\x04" <> text path
     -- A string of HPACK, of less than 127 bytes.
     text string = B.pack (toEnum (length string) : string)
     number :: Int -> Int -> ByteString
