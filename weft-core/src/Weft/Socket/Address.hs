@@ -1,8 +1,8 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Socket addresses: in memory, by @network@'s own marshalling; their families; and their text, of which all logs, fields
--- and messages have one form. Any thread may call these functions.
+-- Socket addresses: in memory, by @network@'s own marshalling; their families; and their text, which has one form in all
+-- logs, fields and messages. Any thread may call these functions.
 module Weft.Socket.Address
   ( -- * In memory
     withAddress,
