@@ -76,7 +76,7 @@ inOrder upstreams = case upstreams of
       Well _ -> False
 
 -- | Run the request of that turn to a server, masked; it is given the function that unmasks. What it throws is returned.
--- (One handler and one mask: what a waiting thread has on its stack is to fit into the stack's first chunk.)
+-- (One handler and one mask, so that a thread that waits for the server has less on its stack.)
 counted :: Turn -> Upstream -> ((forall b. IO b -> IO b) -> IO a) -> IO (Either SomeException a)
 counted turn upstream act = mask $ \restore -> do
   load <- own (upstreamLoad upstream)
