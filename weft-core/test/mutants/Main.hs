@@ -344,7 +344,7 @@ serverPlants =
     ("/epoll/ && /an answer is under way/", Mutant "a connection is closed at once after its last answer" "Http/Engine.hs" "  | otherwise = linger client\n" "  | otherwise = farewell\n"),
     ("/epoll/ && /an application that throws/", Mutant "an answer without a length that an exception breaks off ends like a complete one" "Http/Engine.hs" "          then breakOff state >> report late e\n" "          then report late e\n"),
     ("/epoll/ && (/an application that is killed/ || /a server that is stopped/)", Mutant "an answer without a length that is killed ends like a complete one" "Http/Engine.hs" "= responseState client >>= breakOff >> throwIO e\n" "= throwIO e\n"),
-    ("/epoll/ && /a POST is not sent again/", Mutant "a request that may not be repeated is sent again" "Http/Client.hs" "| again, repeatable, not inAction ->" "| again, repeatable || again, not inAction ->"),
+    ("/epoll/ && /a POST is not sent again/", Mutant "a request that may not be repeated is sent again" "Http/Client.hs" "| again, repeatable, reached == Asked ->" "| again, repeatable || again, reached == Asked ->"),
     ("/epoll/ && /a new connection ends/", Mutant "a request is sent again after a new connection has ended" "Http/Client.hs" "again <- (> 0) <$> exchangesDone c" "again <- (>= 0) <$> exchangesDone c"),
     ("/epoll/ && /idle connections long ago/", Mutant "a kept connection is used although it has ended" "Http/Client.hs" "fmap (== Quiet) . idleUntil longPast" "fmap (`elem` [Quiet, Ended]) . idleUntil longPast"),
     ("/epoll/ && /after two requests/", Mutant "a connection is kept although the server will end it" "Http/Client/Exchange.hs" "B.null rest && headPersists h && not" "B.null rest && not"),
