@@ -1,7 +1,7 @@
 -- | Limits on the costs of a request of the bare pong (bytes allocated, system calls, instructions), on the bytes that
--- requests of a WAI application and of @weft serve@, for a file and as a proxy, allocate, on the instructions of a WAI application's request over TLS
--- with HTTP/1.1 and HTTP/2, and on the live bytes of an idle connection. They are compared with @bench\/gate.txt@. No time
--- is measured.
+-- requests of a WAI application and of @weft serve@, for a file and as a proxy, allocate, on the instructions of a WAI
+-- application's connection and of its requests over TLS with HTTP/1.1 and HTTP/2, and on the live bytes of an idle
+-- connection. They are compared with @bench\/gate.txt@. No time is measured.
 --
 -- One client sends a request when the server sleeps, so that each request takes the longest path: an event, a
 -- receive, a send, a receive that finds nothing, a wait. With a faster client the last receive would sometimes find
@@ -72,6 +72,12 @@ tests program =
           few <- counted plain program 200
           many <- counted plain program 1200
           pure ((many - few) / 1000),
+      testCase "instructions a connection of a WAI application, with its request" $ do
+        needProgram "valgrind"
+        eventually "wai_user_instructions_per_connection" $ do
+          few <- countedWith waiPong program (connecting 50)
+          many <- countedWith waiPong program (connecting 250)
+          pure ((many - few) / 200),
       testCase "instructions a request, with the event log" $ do
         valgrind <- findExecutable "valgrind"
         when (valgrind == Nothing) (skip "there is no valgrind")
@@ -192,6 +198,17 @@ asking port act = connected port $ \s -> do
       bytes <- recv s left
       when (B.null bytes) (assertFailure "the pong closed the connection")
       receive s (left - B.length bytes)
+
+-- | Connections one after the other, each for one request. The client closes them. The server sleeps before each step.
+connecting :: Int -> PortNumber -> IO ()
+connecting connections port = replicateM_ connections $ do
+  connected port $ \s -> do
+    threadDelay 1500
+    sendAll s (B.pack "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    answer <- recv s 4096
+    when (B.null answer) (assertFailure "the pong closed the connection")
+    threadDelay 1500
+  threadDelay 1500
 
 -- | A figure in the pong's report, such as the bytes allocated since its start.
 reported :: String -> Running -> IO Double

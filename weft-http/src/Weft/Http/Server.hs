@@ -57,7 +57,7 @@ import Weft.Http.Types
 import Weft.Runtime.IdleTimer
 import Weft.Socket (ServerSettings (..), SockAddr (..), Socket, defaultServerSettings)
 import qualified Weft.Socket as W
-import Weft.Sys (newAtomicWords, peekWord, pokeWord)
+import Weft.Sys (AtomicWords, newAtomicWords, peekWord, pokeWord)
 import qualified Weft.Thread as W
 import Weft.Tls (TlsServer, looksLikeTls, tlsAcceptReceived, withoutProtocol)
 import Weft.Transport
@@ -285,12 +285,16 @@ drainServer server patience = do
 -- Connections ----------------------------------------------------------------------------
 
 -- | Serve a connection on the calling thread until it ends, and close it. Refuses it if there are too many connections.
+--
+-- This and the functions below are not inlined into each other: a closure would hold each field of the records that it
+-- uses, and a connection makes several.
 serveConnection :: Shared -> Options -> Admission -> [Table] -> Table -> Application -> Connection -> SockAddr -> IO ()
 serveConnection shared options admission tables table app plain peer0 = mask $ \restore -> do
   room <- admit (sharedLimits shared) admission tables
   if room
     then serveAdmitted shared options admission table app plain peer0 restore
     else optionOnRefused options peer0 TooManyConnections >> connClose plain
+{-# NOINLINE serveConnection #-}
 
 -- | Runs masked; the function argument restores the masking state.
 serveAdmitted :: Shared -> Options -> Admission -> Table -> Application -> Connection -> SockAddr -> (IO () -> IO ()) -> IO ()
@@ -298,26 +302,91 @@ serveAdmitted shared options admission table app plain peer0 restore = do
   self <- myThreadId
   cells <- newAtomicWords cellCount
   -- Until it runs, all of this time counts as left ('shareOfTimeLeft').
-  deadline <- newDecidingIdleTimer (limitHeadTime limits) (timeOver self cells)
+  deadline <- newDecidingIdleTimer (limitHeadTime (sharedLimits shared)) (timeOver shared options plain peer0 self cells)
   file <- newIORef NoFile
   http2 <- newIORef Nothing
   release <- newIORef (pure ())
   let client = Client shared plain plain peer0 False self deadline cells file (Vault.insert openFileKey file Vault.empty) http2
       entry = Entry self cells deadline http2
   number <- addEntry table entry
-  let finish result = do
-        stop deadline
-        (void (stopWaiting cells) `finally` join (readIORef release))
-          `finally` (removeEntry table number >> (connClose plain `finally` departEntry admission entry))
-        either (ended deadline) pure result
   -- The clean-up is kept here and not on the stack, where it would take forty words. GHC walks the stack each time
   -- the thread waits, and its first chunk has 1 KiB. For the same reason a single handler does all of the clean-up.
-  atEnd <- newIORef finish
-  result <- try (restore (serve client release))
+  atEnd <- newIORef (finish admission table client entry number release)
+  result <- try (restore (receiveFirst options admission app client release))
   readIORef atEnd >>= \act -> act result
+{-# NOINLINE serveAdmitted #-}
+
+-- | The end of a connection, however it came. Runs masked.
+finish :: Admission -> Table -> Client -> Entry -> Int -> IORef (IO ()) -> Either SomeException () -> IO ()
+finish admission table client entry number release result = do
+  stop deadline
+  (void (stopWaiting (clientCells client)) `finally` join (readIORef release))
+    `finally` (removeEntry table number >> (connClose (clientBelow client) `finally` departEntry admission entry))
+  either ended pure result
   where
-    settings = sharedSettings shared
-    limits = sharedLimits shared
+    deadline = clientIdleTimer client
+    settings = sharedSettings (clientShared client)
+    ended e
+      | Just EndIdle <- fromException e = pure ()
+      | Just io <- fromException e = do
+        late <- expired deadline
+        unless (late || ioeGetErrorType io `elem` [ResourceVanished, InvalidArgument, ProtocolError]) (settingsOnException settings Nothing e)
+      | Just (SomeAsyncException _) <- fromException e = throwIO e
+      | otherwise = settingsOnException settings Nothing e
+{-# NOINLINE finish #-}
+
+-- | What to do when a connection's time is over. Runs in the dispatcher. Refusals are reported before the connection is
+-- closed, since a test or a program that counts them may wait for the close.
+timeOver :: Shared -> Options -> Connection -> SockAddr -> ThreadId -> AtomicWords -> Duration -> IO WhenDue
+timeOver shared options plain peer0 self cells late = do
+  phase <- peekWord cells cellPhase
+  unfinished <- (+) <$> peekWord cells cellHandshake <*> peekWord cells cellBegun
+  case () of
+    _
+      -- What clients have sent while the process did not run is read first.
+      | ranLate late -> pure (Later afterPause)
+      | phase == phaseBusy -> fromMaybe (Expire (refused ClientTooSlow `finally` connAbort plain)) <$> taking InRequest (sharedTimeout shared)
+      | phase == phaseIdle -> taking ForRequest (min lingerTime (sharedTimeout shared)) >>= maybe (timeIsOver phase unfinished) pure
+      | otherwise -> timeIsOver phase unfinished
+  where
+    taking waiting time = fmap Later <$> moreTime plain cells cellSending waiting time
+    timeIsOver phase unfinished
+      -- The connection's thread has to end the TLS session, and may have to wait for the client to do so.
+      | isJust (optionTls options), unfinished == 0, phase `notElem` [phaseEnding, phaseEnded] = Later farewellTime <$ endSoon
+      | otherwise = pure (Expire (when (unfinished > 0) (refused HeadTooSlow) `finally` connClose plain))
+    refused = optionOnRefused options peer0
+    -- In another thread, since the dispatcher must not wait until the exception has arrived.
+    endSoon = forkIO (void (endThread self cells)) >>= \t -> labelThread t "weft http idle"
+{-# NOINLINE timeOver #-}
+
+-- | Receive the PROXY header if there may be one, admit the client, and speak with it. Stores the clean-up in the
+-- reference, which the caller reads.
+receiveFirst :: Options -> Admission -> Application -> Client -> IORef (IO ()) -> IO ()
+receiveFirst options admission app client release = do
+  awaitHead client
+  found <- maybe (pure Nothing) (\mode -> readProxyHeader mode (connReceive (clientBelow client) noDeadline receiveSize)) announcing
+  case found of
+    Nothing -> optionOnRefused options peer0 BadRequest
+    Just (announced, rest) -> do
+      let peer = fromMaybe peer0 announced
+      welcome <- mask_ $ do
+        (room, leaveAddress) <- admitOf (if isProxy peer then limits {limitPerAddress = 0} else limits) admission peer
+        writeIORef release leaveAddress
+        if room
+          then do
+            headCame client
+            late <- stopWaiting (clientCells client)
+            when late (throwIO EndIdle)
+            open <- settingsOnOpen settings peer
+            when open (writeIORef release (settingsOnClose settings peer `finally` leaveAddress))
+            setPhase client phaseFresh
+            open <$ awaitHead client
+          else False <$ optionOnRefused options peer TooManyOfAddress
+      when welcome (speak options app (if isJust announced then client {clientPeer = peer} else client) rest)
+  where
+    settings = sharedSettings (clientShared client)
+    limits = sharedLimits (clientShared client)
+    peer0 = clientPeer client
     isProxy address = maybe False ($ address) (optionProxy options)
     -- Only proxies may begin with such a header. If it is required, only proxies may connect.
     announcing
@@ -326,56 +395,7 @@ serveAdmitted shared options admission table app plain peer0 restore = do
       | otherwise = Just ProxyProtocolNone
       where
         mode = settingsProxyProtocol settings
-    -- Runs in the dispatcher. Refusals are reported before the connection is closed, since a test or a program that counts
-    -- them may wait for the close.
-    timeOver self cells late = do
-      phase <- peekWord cells cellPhase
-      unfinished <- (+) <$> peekWord cells cellHandshake <*> peekWord cells cellBegun
-      case () of
-        _
-          -- What clients have sent while the process did not run is read first.
-          | ranLate late -> pure (Later afterPause)
-          | phase == phaseBusy -> fromMaybe (Expire (refused ClientTooSlow `finally` connAbort plain)) <$> taking InRequest (sharedTimeout shared)
-          | phase == phaseIdle -> taking ForRequest (min lingerTime (sharedTimeout shared)) >>= maybe (timeIsOver phase unfinished) pure
-          | otherwise -> timeIsOver phase unfinished
-      where
-        taking waiting time = fmap Later <$> moreTime plain cells cellSending waiting time
-        timeIsOver phase unfinished
-          -- The connection's thread has to end the TLS session, and may have to wait for the client to do so.
-          | isJust (optionTls options), unfinished == 0, phase `notElem` [phaseEnding, phaseEnded] = Later farewellTime <$ endSoon self cells
-          | otherwise = pure (Expire (when (unfinished > 0) (refused HeadTooSlow) `finally` connClose plain))
-        refused = optionOnRefused options peer0
-    -- In another thread, since the dispatcher must not wait until the exception has arrived.
-    endSoon self cells = forkIO (void (endThread self cells)) >>= \t -> labelThread t "weft http idle"
-    -- Stores the clean-up in the reference, which the caller reads.
-    serve client release = do
-      awaitHead client
-      found <- maybe (pure Nothing) (\mode -> readProxyHeader mode (connReceive plain noDeadline receiveSize)) announcing
-      case found of
-        Nothing -> optionOnRefused options peer0 BadRequest
-        Just (announced, rest) -> do
-          let peer = fromMaybe peer0 announced
-          welcome <- mask_ $ do
-            (room, leaveAddress) <- admitOf (if isProxy peer then limits {limitPerAddress = 0} else limits) admission peer
-            writeIORef release leaveAddress
-            if room
-              then do
-                headCame client
-                late <- stopWaiting (clientCells client)
-                when late (throwIO EndIdle)
-                open <- settingsOnOpen settings peer
-                when open (writeIORef release (settingsOnClose settings peer `finally` leaveAddress))
-                setPhase client phaseFresh
-                open <$ awaitHead client
-              else False <$ optionOnRefused options peer TooManyOfAddress
-          when welcome (speak options app client {clientPeer = peer} rest)
-    ended deadline e
-      | Just EndIdle <- fromException e = pure ()
-      | Just io <- fromException e = do
-        late <- expired deadline
-        unless (late || ioeGetErrorType io `elem` [ResourceVanished, InvalidArgument, ProtocolError]) (settingsOnException settings Nothing e)
-      | Just (SomeAsyncException _) <- fromException e = throwIO e
-      | otherwise = settingsOnException settings Nothing e
+{-# NOINLINE receiveFirst #-}
 
 -- | Perform the TLS handshake if TLS is enabled, and then speak HTTP. The string was received already.
 speak :: Options -> Application -> Client -> ByteString -> IO ()
@@ -429,6 +449,7 @@ speak options app client rest = case optionTls options of
         headCame client'
         deadline <- deadlineIn farewellTime
         connShutdownSend (clientConnection client') deadline `catch` \e -> const (pure ()) (e :: IOException)
+{-# NOINLINE speak #-}
 
 -- | How long the end of a TLS session may take.
 farewellTime :: Duration
