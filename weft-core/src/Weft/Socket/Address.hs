@@ -1,8 +1,8 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Socket addresses: in memory, by @network@'s own marshalling; their families; and their text, which has one form in all
--- logs, fields and messages. Any thread may call these functions.
+-- Socket addresses: in memory, by @network@'s own marshalling; their families; and their text, which has one form
+-- in all logs, fields and messages. Any thread may call these functions.
 module Weft.Socket.Address
   ( -- * In memory
     withAddress,
@@ -48,8 +48,8 @@ addressFamily addr = case addr of
   SockAddrInet6 {} -> AF_INET6
   SockAddrUnix {} -> AF_UNIX
 
--- | An IPv4-mapped address (RFC 4291, 2.5.5.2), at which a socket for both families sees a client of IPv4, as the IPv4
--- address; any other address unchanged.
+-- | An IPv4-mapped address (RFC 4291, 2.5.5.2), at which a socket for both families sees a client of IPv4, as the
+-- IPv4 address; any other address unchanged.
 unmapped :: SockAddr -> SockAddr
 unmapped address = case address of
   SockAddrInet6 port _ host _
@@ -67,7 +67,8 @@ isLoopback address = case unmapped address of
   SockAddrInet6 _ _ host _ -> host == (0, 0, 0, 1)
   SockAddrUnix _ -> True
 
--- | The IP address without its port: IPv6 as 'ip6Text' has it, IPv4-mapped addresses as IPv4. 'Nothing' for Unix sockets.
+-- | The IP address without its port: IPv6 as 'ip6Text' has it, IPv4-mapped addresses as IPv4. 'Nothing' for Unix
+-- sockets.
 hostText :: SockAddr -> Maybe ByteString
 hostText address = case unmapped address of
   SockAddrInet _ host | (a, b, c, d) <- hostAddressToTuple host -> Just (B.intercalate "." (map (octets !) [a, b, c, d]))
