@@ -1,7 +1,6 @@
 -- |
--- HTTP\/2 (RFC 9113) for WAI applications, over any connection. The @http2@ package provides HPACK. Frames,
--- streams and limits are implemented here, because that package's server buffers without limit what clients do not
--- read, and does not interrupt the application of a stream that was reset.
+-- HTTP\/2 (RFC 9113) for WAI applications, over any connection. Frames, streams, limits and HPACK are
+-- implemented here.
 --
 -- An application runs in a thread that serves one stream at a time, and is kept for others of the connection. It is
 -- interrupted if the client resets the stream, or the connection ends. 'Http2Limits' bounds all memory and work that a
@@ -52,10 +51,10 @@ import Weft.Http2.Control
 import Weft.Http2.Core
 import Weft.Http2.Crew
 import Weft.Http2.Data
+import Weft.Http2.Decoding
 import Weft.Http2.Engine
 import Weft.Http2.Flush
 import Weft.Http2.Frame (ErrorCode (..), connectionPreface)
-import Weft.Http2.Hpack.Decoder (Decoded (..), Decoder, decodeBlock, describe, newDecoder)
 import Weft.Http2.Receiver
 import Weft.Http2.Resets
 import Weft.Http2.Settings
@@ -71,7 +70,7 @@ import Weft.Transport
 -- the calling thread; errors of clients are reported to 'http2OnRefused'.
 serveHttp2 :: Http2Settings -> (Http2Control -> IO ()) -> Connection -> Application -> IO ()
 serveHttp2 settings onStart below application = do
-  h <- newHttp2 (configOf limits) (decoding limits (newDecoder 4096)) flush settings below application
+  h <- newHttp2 (configOf limits) (decoding (limitHeaderList limits)) flush settings below application
   conversation h `finally` (connAbort below >> stop (http2Timer h) >> endCrew (http2Crew h))
   where
     -- A shutdown may begin at once, but its GOAWAY must not be the first frame: the core has queued the SETTINGS.
@@ -121,9 +120,3 @@ configOf limits =
       configWait = limitWait limits,
       configRate = limitRate limits
     }
-
--- | A decoder as the core uses it. Fields beyond the limit on a list are counted and not kept.
-decoding :: Http2Limits -> Decoder -> Decode
-decoding limits decoder = Decode $ \block -> case decodeBlock (limitHeaderList limits) block decoder of
-  Left fault -> Left (CompressionError, describe fault)
-  Right (Decoded fields size, next) -> Right (fields, size, decoding limits next)

@@ -64,7 +64,7 @@ toyDecode = Decode decode
       | "!" `B.isPrefixOf` bytes = Left (CompressionError, "an exclamation mark")
       | otherwise =
         let fields = [(name, B.drop 1 value) | line <- B8.lines bytes, let (name, value) = B8.break (== '=') line]
-         in Right (fields, listSize fields, toyDecode)
+         in Right (fieldsOf fields (listSize fields), toyDecode)
 
 headers :: Int -> Bool -> [Field] -> ByteString
 headers n final fields = frame typeHeaders (flagEndHeaders + (if final then flagEndStream else 0)) n (block fields)

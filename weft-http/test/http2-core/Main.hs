@@ -5,6 +5,7 @@ module Main
   )
 where
 
+import qualified Spec.Blocks
 import qualified Spec.Drains
 import qualified Spec.Ended
 import qualified Spec.Flow
@@ -19,4 +20,4 @@ import Weft.Test.Main (defaultMain)
 main :: IO ()
 main = do
   random <- Spec.Random.tests
-  defaultMain (testGroup "http2-core" [Spec.Rules.tests, Spec.Ended.tests, Spec.Flow.tests, Spec.Uploads.tests, Spec.Priority.tests, Spec.Drains.tests, Spec.Tunnels.tests, random])
+  defaultMain (testGroup "http2-core" [Spec.Rules.tests, Spec.Blocks.tests, Spec.Ended.tests, Spec.Flow.tests, Spec.Uploads.tests, Spec.Priority.tests, Spec.Drains.tests, Spec.Tunnels.tests, random])

@@ -11,6 +11,7 @@ module Weft.Http2.Core
     Core,
     newCore,
     step,
+    stepAll,
     takeFrames,
     hasFrames,
     nextDeadline,
@@ -25,6 +26,8 @@ module Weft.Http2.Core
     Config (..),
     defaultConfig,
     Field,
+    Fields (..),
+    fieldsOf,
     Decode (..),
     StreamId,
     Input (..),
@@ -98,11 +101,15 @@ newCore config t decode =
 
 -- | What happens next, at a time that is not before the last one's. After a 'Close', nothing has an effect.
 step :: Instant -> Input -> Core -> ([Action], Core)
-step t input core
+step t input = stepAll t [input]
+
+-- | Several things happen, in their order, at the same time.
+stepAll :: Instant -> [Input] -> Core -> ([Action], Core)
+stepAll t inputs core
   | isEnded core = ([], core)
   | otherwise = (reverse (coreActions core'), core' {coreActions = []})
   where
-    core' = case runStep (handling input >> endIfDrained) core {coreTime = t} of
+    core' = case runStep (mapM_ handling inputs >> endIfDrained) core {coreTime = t} of
       Goes () after' -> after'
       Ends after' -> after'
 

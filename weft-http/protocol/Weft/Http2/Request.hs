@@ -15,7 +15,7 @@ where
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as B8
-import qualified Data.CaseInsensitive as CI
+import qualified Data.CaseInsensitive.Unsafe as CI (unsafeMk)
 import Data.List (partition)
 import Data.Maybe (isJust)
 import Network.HTTP.Types (RequestHeaders)
@@ -75,7 +75,8 @@ readHead fields = do
   let (crumbs, rest) = partition ((== "cookie") . fst) (filter ((/= "host") . fst) regular)
       -- Section 8.2.3.
       cookies = [("cookie", B.intercalate "; " (map snd crumbs)) | not (null crumbs)]
-  pure (Head method scheme target [(CI.mk name, value) | (name, value) <- ("host", host) : rest <> cookies] size protocol)
+  -- The names were checked: they are in lower case.
+  pure (Head method scheme target [(CI.unsafeMk name, value) | (name, value) <- ("host", host) : rest <> cookies] size protocol)
 
 -- | Check the fields after a body; they are not used.
 readTrailers :: [(ByteString, ByteString)] -> Either String ()

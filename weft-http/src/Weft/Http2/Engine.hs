@@ -31,6 +31,7 @@ module Weft.Http2.Engine
     Http2 (..),
     newHttp2,
     Shared (..),
+    LastHead (..),
     withTurn,
 
     -- * Streams
@@ -67,6 +68,7 @@ import Data.IORef
 import qualified Data.IntMap.Strict as IntMap
 import Data.Sequence (Seq, ViewR (..), viewr, (|>))
 import qualified Data.Sequence as Seq
+import Network.HTTP.Types (ResponseHeaders)
 import Network.Wai (Application)
 import Weft.Core.Time (Instant)
 import Weft.Http.SendTime
@@ -96,6 +98,8 @@ data Http2 = Http2
     http2Flush :: IO (),
     -- | Used by the flusher.
     http2Encoder :: !(IORef Encoder),
+    -- | The last head of a response. Written by applications' threads, and by the flusher when no stream is open.
+    http2LastHead :: !(IORef LastHead),
     -- | Aborts the connection if a send makes no progress in time: "Weft.Http.SendTime".
     http2Timer :: !IdleTimer,
     http2Sending :: !AtomicWords,
@@ -116,6 +120,10 @@ data Shared = Shared
     sharedStreams :: !(IntMap.IntMap Stream)
   }
 
+-- | The fields of a response's head as they are sent, and what they were made of: the status, the application's fields, and
+-- those that are added.
+data LastHead = NoHead | LastHead !Int !ResponseHeaders !ResponseHeaders ![Field]
+
 -- | A connection, given the core's decoder and the flusher.
 newHttp2 :: Config -> Decode -> (Http2 -> IO ()) -> Http2Settings -> Connection -> Application -> IO Http2
 newHttp2 config decode flushing settings below application = do
@@ -130,11 +138,12 @@ newHttp2 config decode flushing settings below application = do
   inbox <- newIORef []
   flushes <- newAtomicWords 1
   encoder <- newIORef (newEncoder 4096)
+  lastHead <- newIORef NoHead
   files <- newQSem (max 1 (limitFiles limits))
   senders <- newAtomicWords 1
   heard <- newIORef t
   sent <- newEmptyMVar
-  let h = Http2 below settings application crew turn inbox flushes (flushing h) encoder timer sending files senders heard sent
+  let h = Http2 below settings application crew turn inbox flushes (flushing h) encoder lastHead timer sending files senders heard sent
   pure h
 
 -- | Have the turn for an action that does not wait. Masked. If it throws, nothing has changed.

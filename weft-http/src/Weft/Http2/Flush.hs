@@ -113,6 +113,8 @@ flush h = go `catch` failed
         -- The bytes first: an action that ends the connection drops what is known of its streams.
         (shared2, outs) <- bytesOf shared1 {sharedCore = core} frames
         (shared3, later2) <- obey h shared2 actions
+        -- What its fields are part of may be large, and the connection idle.
+        when (IntMap.null (sharedStreams shared3)) (writeIORef (http2LastHead h) NoHead)
         pure (shared3, (outs, isEnded core, hasFrames core, later2 <> later1))
       afterwards h later
       unless (null outs) $ do
@@ -138,8 +140,8 @@ mostData = 49152
 -- | By who has the turn: give the core what was handed over.
 taken :: Http2 -> Instant -> (Shared, [Later]) -> Given -> IO (Shared, [Later])
 taken h t state given = case given of
-  Tell input@(Abandon n _) -> stepping state input >>= \(shared, later) -> pure (shared {sharedStreams = IntMap.delete n (sharedStreams shared)}, later)
-  Tell input -> stepping state input
+  Tell input@(Abandon n _) -> stepping state [input] >>= \(shared, later) -> pure (shared {sharedStreams = IntMap.delete n (sharedStreams shared)}, later)
+  Tell input -> stepping state [input]
   Part s answer hd pieces size end -> do
     goes <- case hd of
       Nothing -> (== answerTaken) <$> readWord (answerWords answer) 0
@@ -149,11 +151,12 @@ taken h t state given = case given of
       else do
         unless (size == 0) (modifyIORef' (answerPieces answer) (\before -> foldl (|>) before pieces))
         let n = streamId s
-            inputs = [Respond n fields | Just fields <- [hd]] <> [Offer n size | size > 0] <> [Finish n trailers | Just trailers <- [end]]
-        foldlM stepping state inputs
+            finish = maybe [] (\trailers -> [Finish n trailers]) end
+            offered = if size > 0 then Offer n size : finish else finish
+        stepping state (maybe offered (\fields -> Respond n fields : offered) hd)
   where
-    stepping (shared, later) input = do
-      let (actions, core) = step t input (sharedCore shared)
+    stepping (shared, later) inputs = do
+      let (actions, core) = stepAll t inputs (sharedCore shared)
       if null actions
         then pure (shared {sharedCore = core}, later)
         else (\(shared', later') -> (shared', later' <> later)) <$> obey h shared {sharedCore = core} actions

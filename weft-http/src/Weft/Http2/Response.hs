@@ -1,4 +1,5 @@
 {-# LANGUAGE LambdaCase #-}
+{-# LANGUAGE MagicHash #-}
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
@@ -25,15 +26,16 @@ import Control.Exception
 import Control.Monad
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
-import Data.ByteString.Builder (Builder, toLazyByteString)
+import Data.ByteString.Builder (Builder)
+import Data.ByteString.Builder.Extra (BufferWriter, Next (..), runBuilder)
 import qualified Data.ByteString.Char8 as B8
-import qualified Data.ByteString.Internal as B (createAndTrim)
-import qualified Data.ByteString.Lazy as L
+import qualified Data.ByteString.Internal as B (createAndTrim, fromForeignPtr)
 import qualified Data.CaseInsensitive as CI
 import Data.Char (isDigit)
 import Data.IORef
 import Data.Int (Int64)
 import Data.Maybe (isJust, listToMaybe)
+import GHC.Exts (isTrue#, reallyUnsafePtrEquality#)
 import GHC.IO.Exception (IOErrorType (EOF))
 import Network.HTTP.Types
 import Network.Wai
@@ -44,6 +46,7 @@ import Weft.Duration (seconds)
 import Weft.FFI.Errno (throwIfNegative)
 import Weft.FFI.Socket (cReadAt)
 import Weft.Http.BodyState (closeBody, finishing, writing)
+import Weft.Http.Buffer (bufferMemory, bufferSize, bufferStart, newBuffer, putBuffer, standardSize, takeBuffer, touchBuffer)
 import Weft.Http.Parser.Bytes (isName)
 import Weft.Http.Settings (ApplicationError (..))
 import Weft.Http.Writer (LengthMismatch (..))
@@ -128,21 +131,21 @@ respondWith h s request answer trailing response = case response of
       | bodiless status = headFieldsOf h status fields >>= \hd -> whole hd []
       | otherwise = do
         declared <- declaredLength fields
-        case L.toChunks (toLazyByteString builder) of
-          [] -> account declared True 0 >> headFieldsOf h status fields >>= \hd -> whole hd []
-          [bytes] | B.length bytes <= smallBody -> do
-            account declared True (B.length bytes)
+        found <- piecesOf builder
+        case found of
+          NoPiece -> account declared True 0 >> headFieldsOf h status fields >>= \hd -> whole hd []
+          Piece bytes more -> do
+            next <- more
             hd <- headFieldsOf h status fields
-            whole hd [bytes]
-          chunks -> headFieldsOf h status fields >>= \hd -> sendChunks declared (Just hd) chunks >> ended s answer
-    sendChunks _ _ [] = pure ()
-    -- The body may be lazy: whether it goes on is evaluated before this part is handed over.
-    sendChunks declared hd (bytes : rest) = do
-      final <- evaluate (null rest)
-      account declared final (B.length bytes)
-      part' h s answer trailing hd [bytes] final
-      unless final (roomFor h s answer)
-      sendChunks declared Nothing rest
+            sendPiece declared (Just hd) bytes next
+            unless (isLast next && B.length bytes <= smallBody) (ended s answer)
+    -- The body may be lazy: whether it goes on is known before a piece is handed over.
+    sendPiece declared hd bytes next = do
+      account declared (isLast next) (B.length bytes)
+      part' h s answer trailing hd [bytes] (isLast next)
+      case next of
+        NoPiece -> pure ()
+        Piece bytes' more -> roomFor h s answer >> more >>= sendPiece declared Nothing bytes'
     -- The file is read in pieces, of which the next one waits until the client takes what is there.
     sendFile status fields path part = do
       awaitWindow h s
@@ -173,6 +176,40 @@ readPiece (Fd fd) offset n = do
   pure bytes
   where
     loc = "Weft.Http2: read"
+
+-- Builders ---------------------------------------------------------------------------
+
+-- | What a builder makes, one piece after the other. None is empty.
+data Pieces = NoPiece | Piece !ByteString (IO Pieces)
+
+isLast :: Pieces -> Bool
+isLast = \case
+  NoPiece -> True
+  Piece _ _ -> False
+
+-- | Run a builder in the capability's buffer. What fills little of it is copied out, and long strings of the builder are
+-- pieces themselves: 'Data.ByteString.Builder.toLazyByteString' would allocate 4 KiB for each response.
+piecesOf :: Builder -> IO Pieces
+piecesOf = piecesFrom 0 . runBuilder
+
+-- | The pieces of the rest, given how many bytes it needs at least.
+piecesFrom :: Int -> BufferWriter -> IO Pieces
+piecesFrom least writer = do
+  buffer <- if least <= standardSize then takeBuffer else newBuffer least
+  (n, next) <- writer (bufferStart buffer) (bufferSize buffer)
+  touchBuffer buffer
+  let written = B.fromForeignPtr (bufferMemory buffer) 0 n
+      following = case next of
+        Done -> pure NoPiece
+        More least' writer' -> piecesFrom least' writer'
+        Chunk bytes writer' -> piece bytes (piecesFrom 0 writer')
+      piece bytes rest = if B.null bytes then rest else pure (Piece bytes rest)
+  if 2 * n > bufferSize buffer
+    then piece written following
+    else do
+      let !bytes = B.copy written
+      putBuffer buffer
+      piece bytes following
 
 -- Handing over -----------------------------------------------------------------------
 
@@ -255,12 +292,28 @@ waitSent s answer condition = go `onException` withdraw
 -- | RFC 9113, 8.2: names in lower case, without connection-specific fields. As with HTTP\/1, an invalid length counts as
 -- not given, the first of several lengths counts, and there is none with 204 and 205 (RFC 9110, 8.6, 15.3.6). Throws
 -- 'ErrorCall' as HTTP\/1 does.
+--
+-- Many responses of a connection have one list of fields, such as that of a file in the cache. For the list of the
+-- response before, which is recognised by its address, the work is not done again.
 headFieldsOf :: Http2 -> Status -> ResponseHeaders -> IO [Field]
 headFieldsOf h status fields = do
+  !more <- http2Fields (http2Settings h)
+  found <- readIORef (http2LastHead h)
+  case found of
+    LastHead code fields' more' made | code == statusCode status, isSame fields fields', isSame more more' -> pure made
+    _ -> do
+      made <- newHead status fields more
+      made <$ writeIORef (http2LastHead h) (LastHead (statusCode status) fields more made)
+
+-- | Whether two lists are the same object; 'False' tells nothing.
+isSame :: [a] -> [a] -> Bool
+isSame !a !b = isTrue# (reallyUnsafePtrEquality# a b)
+
+newHead :: Status -> ResponseHeaders -> ResponseHeaders -> IO [Field]
+newHead status fields more = do
   -- An interim response (1xx) would leave the client waiting for the final one.
   when (statusCode status < 200 || statusCode status > 999) $
     throwIO (ErrorCall "Weft.Http2: a response with a status that is not between 200 and 999")
-  more <- http2Fields (http2Settings h)
   let missing = [field | field@(name, _) <- more, not (any ((== name) . fst) fields)]
   sent <- either throwIO pure (validFields (oneLength fields <> missing))
   pure ((":status", B8.pack (show (statusCode status))) : sent)
@@ -319,10 +372,14 @@ data Pending = Pending !(Maybe [Field]) [ByteString] !Int
 
 -- | Add what a builder makes, and flush when that is enough.
 collect :: IORef Pending -> IO () -> Builder -> IO ()
-collect ref flushing builder = forM_ (L.toChunks (toLazyByteString builder)) $ \bytes -> do
-  Pending hd pieces size <- readIORef ref
-  writeIORef ref (Pending hd (bytes : pieces) (size + B.length bytes))
-  when (size + B.length bytes >= 16384) flushing
+collect ref flushing builder = piecesOf builder >>= go
+  where
+    go NoPiece = pure ()
+    go (Piece bytes more) = do
+      Pending hd pieces size <- readIORef ref
+      writeIORef ref (Pending hd (bytes : pieces) (size + B.length bytes))
+      when (size + B.length bytes >= 16384) flushing
+      more >>= go
 
 -- | Hand over what is pending, after the head. The flag says whether the body ends. After an exception the response
 -- cannot be completed.

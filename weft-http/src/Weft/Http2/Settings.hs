@@ -99,9 +99,13 @@ data Http2Limits = Http2Limits
     limitIdle :: !Duration,
     -- | How long it may take to receive a frame or a header block, and to send a frame.
     limitFrame :: !Duration,
-    -- | How long a stream may wait for its client (for window space, or for a body). Waiting uses up this time, and
-    -- each byte transferred earns the time that it takes at the least rate, up to this value plus the time of 65,535
-    -- bytes. So a client that was fast cannot stall for long either.
+    -- | How long a stream may wait for its client (for window space, or for a body that the application waits for).
+    -- Waiting uses up this time, and each byte transferred earns the time that it takes at the least rate, up to this
+    -- value plus the time of 65,535 bytes. So a client that was fast cannot stall for long either.
+    --
+    -- A client may be silent without limit in a body that has no @Content-Length@ once the response has begun, that is,
+    -- its first bytes were flushed: that is a call in both directions, as gRPC has them. Nor is there a limit on an
+    -- application that is silent.
     limitWait :: !Duration,
     -- | The least rate, in bytes a second, at which a client takes a response. The streams that are open share it; with
     -- more than eight, each has an eighth. A request's body may be as slow as an eighth of it.

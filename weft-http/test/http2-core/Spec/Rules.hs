@@ -178,6 +178,20 @@ tests =
           testCase "a body that does not come, if the application waits for it" $ do
             resets (flush (later 31000 (send (post 1) begun))) @?= []
             resets (flush (later 31000 (give (Want 1) (send (post 1) begun)))) @?= [(1, Cancel)],
+          testCase "a body whose length was not announced may stay away once the response has begun, and not before" $ do
+            let begins = give (Offer 1 5) . give (Respond 1 ok)
+                hour r = resets (flush (foldl' (\run _ -> later 30000 run) r [1 .. 120 :: Int]))
+            hour (give (Want 1) (begins (send (post 1) begun))) @?= []
+            -- The application waits before it begins its response.
+            hour (begins (later 20000 (give (Want 1) (send (post 1) begun)))) @?= []
+            -- After a part of the body, too.
+            hour (give (Want 1) (give (Consume 1 1) (send (content 1 "x") (begins (send (post 1) begun))))) @?= []
+            -- An announced one.
+            resets (flush (later 31000 (give (Want 1) (begins (send (postOf 1 10) begun))))) @?= [(1, Cancel)]
+            -- A client that does not take the response.
+            goneAway (flush (later 46000 (give (Want 1) (flush (give (Offer 1 1000000) (begins (send (post 1) begun))))))) @?= Just EnhanceYourCalm
+            -- What is left of the body when the response is complete.
+            resets (flush (later 46000 (flush (give (Finish 1 []) (begins (send (post 1) begun)))))) @?= [(1, NoError)],
           testCase "the next deadline is not later than what happens" $ do
             let busy = give (Want 1) (send (post 1) (beginWith defaultConfig {configWait = milliseconds 500}))
             resets (flush (later 499 busy)) @?= []

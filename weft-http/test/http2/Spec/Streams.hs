@@ -11,12 +11,18 @@ import Control.Concurrent
 import Control.Exception (finally, onException)
 import Control.Monad (forM, forM_, replicateM_, void, when)
 import qualified Data.ByteString as B
+import qualified Data.ByteString.Builder as B (byteString, toLazyByteString, word8)
+import qualified Data.ByteString.Builder.Extra as B (byteStringInsert, flush)
+import qualified Data.ByteString.Char8 as B8
 import qualified Data.ByteString.Lazy as L
+import qualified Data.CaseInsensitive as CI
+import Data.IORef (newIORef, readIORef, writeIORef)
+import Data.List (sortOn)
 import Foreign.C.Types (CInt (..), CUInt (..))
 import GHC.Clock (getMonotonicTime)
-import Network.HTTP.Types (ok200)
+import Network.HTTP.Types (created201, ok200, statusCode)
 import Network.Socket (SockAddr (..))
-import Network.Wai (Request, getRequestBodyChunk, responseFile, responseLBS, responseStream)
+import Network.Wai (Request, getRequestBodyChunk, requestHeaders, responseBuilder, responseFile, responseLBS, responseStream)
 import Spec.Http2 (framesUntil)
 import System.Timeout (timeout)
 import Test.Tasty
@@ -24,6 +30,7 @@ import Test.Tasty.HUnit
 import Weft.Duration (milliseconds, seconds)
 import Weft.Http2 (Http2Control (..), Http2Limits (limitWait), Http2Settings (http2Limits, http2OnResponse), defaultHttp2Limits, defaultHttp2Settings, serveHttp2)
 import Weft.Http2.Frame
+import Weft.Http2.Hpack.Decoder (Decoded (..), decodeBlock, newDecoder)
 import Weft.Timer (within)
 import Weft.Transport
 
@@ -153,6 +160,56 @@ tests =
               -- Capabilities that were kept one after another were no pause of the process.
               if together || n == (1 :: Int) || bodies == ["body"] then bodies @?= ["body"] else attempt (n - 1)
         attempt 5,
+      testCase "a call may be silent in both directions once the response has begun" $ do
+        (mine, theirs) <- connectionPair 65536 (SockAddrUnix "") (SockAddrUnix "")
+        let settings = defaultHttp2Settings {http2Limits = defaultHttp2Limits {limitWait = milliseconds 500}}
+            application r respond = respond . responseStream ok200 [] $ \write flush -> do
+              write "begun" >> flush
+              getRequestBodyChunk r >>= write . B.byteString
+        _ <- forkIO (serveHttp2 settings (const (pure ())) theirs application)
+        send mine [connectionPreface, frame typeSettings 0 0 B.empty, upload 1]
+        _ <- framesUntil mine (any ((== typeData) . frameType . fst))
+        threadDelay 3000000
+        send mine [frame typeData flagEndStream 1 "late"]
+        found <- framesUntil mine (any (\(h, _) -> ends h || frameType h `elem` [typeReset, typeGoAway]))
+        B.concat [p | (h, p) <- found, frameType h == typeData] @?= "late"
+        connClose mine,
+      testCase "a body of any size, of small and long strings: as the application has made it" . forM_ [0, 1, 100, 8192, 8193, 16384, 16385, 50000] $ \size -> do
+        (mine, theirs) <- connectionPair 65536 (SockAddrUnix "") (SockAddrUnix "")
+        let bytes = B.pack (take size (cycle [0 .. 250]))
+            small = foldMap B.word8 (B.unpack bytes)
+            bodies = [B.byteString bytes, B.byteStringInsert bytes, small, small <> B.byteStringInsert bytes <> small, B.byteStringInsert bytes <> B.flush <> small]
+            application r respond = case lookup "n" (requestHeaders r) of
+              Just n | [(i, "")] <- reads (B8.unpack n) -> respond (responseBuilder ok200 [] (bodies !! i))
+              Just n | [(i, "s")] <- reads (B8.unpack n) -> respond (responseStream ok200 [] (\write _ -> write (bodies !! i)))
+              _ -> respond (responseLBS ok200 [] "no number")
+            asked n name = frame typeHeaders (flagEndHeaders + flagEndStream) n (B.pack [0x82, 0x86, 0x84, 0x41, 1, 0x61, 0x00, 1, 0x6e, fromIntegral (length name)] <> B8.pack name)
+        _ <- forkIO (serveHttp2 defaultHttp2Settings (const (pure ())) theirs application)
+        send mine [connectionPreface, frame typeSettings 0 0 (settingsPayload [(4, 1000000)]), frame typeWindowUpdate 0 0 (B.pack [0, 0x3c, 0x09, 0x01])]
+        forM_ (zip [1, 3 ..] ([show i | i <- [0 .. length bodies - 1]] <> [show i <> "s" | i <- [0 .. length bodies - 1]])) $ \(n, name) -> do
+          send mine [asked n name]
+          found <- framesUntil mine (any (ends . fst))
+          let body = bodies !! read (take 1 name)
+          assertBool (name <> " of " <> show size) (B.concat [p | (h, p) <- found, frameType h == typeData] == L.toStrict (B.toLazyByteString body))
+        connClose mine,
+      testCase "the head of the response before does not become that of another one" $ do
+        (mine, theirs) <- connectionPair 65536 (SockAddrUnix "") (SockAddrUnix "")
+        let shared = [("x-a", "1")]
+            answers = [(ok200, shared), (ok200, shared), (created201, shared), (ok200, [("x-a", "2")]), (ok200, shared), (created201, []), (ok200, shared)]
+            application r respond = case lookup "n" (requestHeaders r) of
+              Just n | [(i, "")] <- reads (B8.unpack n), (status, fields) <- answers !! i -> respond (responseBuilder status fields mempty)
+              _ -> respond (responseLBS ok200 [] "no number")
+            asked n i = frame typeHeaders (flagEndHeaders + flagEndStream) n (B.pack [0x82, 0x86, 0x84, 0x41, 1, 0x61, 0x00, 1, 0x6e, 1] <> B8.pack (show i))
+        _ <- forkIO (serveHttp2 defaultHttp2Settings (const (pure ())) theirs application)
+        -- All in one piece, so that the streams are open together.
+        connSendBytes mine noDeadline (B.concat ([connectionPreface, frame typeSettings 0 0 B.empty] <> [asked n i | (n, i) <- zip [1, 3 ..] [0 .. length answers - 1]]))
+        found <- framesUntil mine ((== length answers) . length . filter (ends . fst))
+        decoder <- newIORef (newDecoder 4096)
+        heads <- forM (filter ((== typeHeaders) . frameType . fst) found) $ \(h, block) ->
+          readIORef decoder >>= either (assertFailure . show) (\(fields, next) -> (frameStream h, decodedFields fields) <$ writeIORef decoder next) . decodeBlock 65536 block
+        sortOn fst heads
+          @?= [(n, (":status", B8.pack (show (statusCode status))) : [(CI.foldedCase name, value) | (name, value) <- fields]) | (n, (status, fields)) <- zip [1, 3 ..] answers]
+        connClose mine,
       testCase "a stream that is reset while it ends the connection does not keep others from writing" $ do
         (mine, theirs) <- connectionPair 65536 (SockAddrUnix "") (SockAddrUnix "")
         open <- newEmptyMVar
@@ -173,6 +230,8 @@ tests =
   where
     send c = connSendMany c noDeadline
     ping = frame typePing 0 0 (B.replicate 8 0)
+    -- The flag is that of an acknowledgement too.
+    ends h = frameStream h > 0 && hasFlag flagEndStream h
     -- GET, http, / and a literal authority, in HPACK with its static table.
     request n = frame typeHeaders (flagEndHeaders + flagEndStream) n (B.pack [0x82, 0x86, 0x84, 0x41, 1, 0x61])
     -- The head of a POST, http, / and a literal authority, in HPACK with its static table.

@@ -36,20 +36,17 @@ receive bytes = do
   let have = coreHave core + B.length bytes
       pieces = bytes : corePieces core
   unless (B.null bytes) $ do
-    when (coreHave core == 0) (modify (\c -> c {coreSince = coreTime c}))
     if have < coreWanted core
-      then modify (\c -> c {corePieces = B.copy bytes : corePieces c, coreHave = have})
-      else loop (B.concat (reverse pieces))
+      then modify (\c -> c {corePieces = B.copy bytes : corePieces c, coreHave = have, coreSince = if coreHave c == 0 then coreTime c else coreSince c})
+      else loop (have == B.length bytes) (B.concat (reverse pieces))
   where
-    loop buffer = do
+    -- Whether the first byte has come now.
+    loop fresh buffer = do
       phase <- gets corePhase
       let n = wanted phase buffer
       if B.length buffer < n
-        then modify (\c -> c {corePieces = [B.copy buffer | not (B.null buffer)], coreHave = B.length buffer, coreWanted = n})
-        else do
-          whole phase (B.unsafeTake n buffer)
-          modify (\c -> c {coreSince = coreTime c})
-          loop (B.unsafeDrop n buffer)
+        then modify (\c -> c {corePieces = [B.copy buffer | not (B.null buffer)], coreHave = B.length buffer, coreWanted = n, coreSince = if fresh then coreTime c else coreSince c})
+        else whole phase (B.unsafeTake n buffer) >> loop True (B.unsafeDrop n buffer)
     -- The bytes of the next frame. Of one whose header has not come, the header; of one that is too long also, since
     -- that is an error already.
     wanted phase buffer
@@ -204,16 +201,16 @@ addPiece (Block n final pieces size count since) header piece = do
       Decode decode <- gets coreDecode
       case decode (B.concat (reverse (piece : pieces))) of
         Left (code, why) -> failWith code why
-        Right (fields, list, decode') -> do
+        Right (fields, decode') -> do
           modify (\core -> core {coreBlock = Nothing, coreDecode = decode'})
-          fieldsCame n final fields list
+          fieldsCame n final fields
     else modify (\core -> core {coreBlock = Just (Block n final (B.copy piece : pieces) size' (count + 1) since)})
   where
     size' = size + B.length piece
 
 -- | A complete header block: a request, trailers, or one of a stream that has ended.
-fieldsCame :: StreamId -> Bool -> [Field] -> Int -> Step ()
-fieldsCame n final fields list = do
+fieldsCame :: StreamId -> Bool -> Fields -> Step ()
+fieldsCame n final found = do
   core <- get
   case IntMap.lookup n (coreStreams core) of
     Just s -> case streamReceiving s of
@@ -223,33 +220,36 @@ fieldsCame n final fields list = do
       Receiving expected got
         -- RFC 9113, 8.5: nothing but data.
         | streamTunnel s -> streamError n ProtocolError "headers in a tunnel"
-        | tooMany core (length fields) -> streamError n EnhanceYourCalm "too many trailers"
+        | tooMany core (length (fieldsList found)) -> streamError n EnhanceYourCalm "too many trailers"
         | maybe False (/= got) expected -> streamError n ProtocolError "a body of another length than was said"
-        | Left why <- readTrailers fields -> streamError n ProtocolError why
+        | Left why <- readTrailers (fieldsList found) -> streamError n ProtocolError why
         | otherwise -> do
           onStream n (\s' -> s' {streamReceiving = Complete})
           waitOver n
-          act (DeliverEnd n fields)
+          act (DeliverEnd n (fieldsList found))
     Nothing
-      | n > highest (coreEnded core) -> newStream n final fields list
+      | n > highest (coreEnded core) -> newStream n final found
       | otherwise -> notOpen n "headers" (if final then clientEnded n else streamError n StreamClosed "headers in the middle of a body")
 
 tooMany :: Core -> Int -> Bool
 tooMany core count = let most = configFields (coreConfig core) in most > 0 && count > most
 
-newStream :: StreamId -> Bool -> [Field] -> Int -> Step ()
-newStream n final fields list = do
+newStream :: StreamId -> Bool -> Fields -> Step ()
+newStream n final found = do
   core <- get
-  modify (\c -> c {coreEnded = (if final then id else endedHere n) (begin n (coreEnded c))})
   let config = coreConfig core
       known = IntMap.lookup n (corePriorities core)
-  modify (\c -> c {corePriorities = snd (IntMap.split n (corePriorities c))})
-  case readHead fields of
+  modify $ \c ->
+    c
+      { coreEnded = (if final then id else endedHere n) (begin n (coreEnded c)),
+        corePriorities = if IntMap.null (corePriorities c) then IntMap.empty else snd (IntMap.split n (corePriorities c))
+      }
+  case fieldsHead found of
     -- A client that is told to go away, and has not seen it yet, may repeat its request elsewhere: no charge.
     _ | coreDrain core == Draining -> queueAnswer (SendReset n RefusedStream)
     _
       | IntMap.size (coreStreams core) >= configStreams config -> refused core
-      | list > configHeaderList config -> tooLarge
+      | fieldsSize found > configHeaderList config -> tooLarge
     Left why -> accepted >> streamError n ProtocolError why
     Right head'
       | tooMany core (length (headFields head')) -> tooLarge
@@ -257,7 +257,6 @@ newStream n final fields list = do
       | any ((/= "websocket") . CI.mk) (headProtocol head') -> answered BadRequest ProtocolError "501" "a protocol that is not known"
       | final && maybe False (> 0) (headLength head') -> accepted >> streamError n ProtocolError "no body where one was said"
       | otherwise -> do
-        accepted
         let asked = maybe defaultPriority parsePriority (lookup "priority" (headFields head'))
             Duration wait = configWait config
             s =
@@ -272,8 +271,13 @@ newStream n final fields list = do
                   streamAwaits = False,
                   streamTunnel = isJust (headProtocol head')
                 }
-        modify (\c -> c {coreStreams = IntMap.insert n s (coreStreams c), coreEnded = endedThere n (coreEnded c)})
-        act (Start n head' final)
+        modify $ \c ->
+          c
+            { coreAccepted = n,
+              coreStreams = IntMap.insert n s (coreStreams c),
+              coreEnded = if final then coreEnded c else endedThere n (coreEnded c),
+              coreActions = Start n head' final : coreActions c
+            }
   where
     accepted = modify (\c -> c {coreAccepted = n})
     -- RFC 9113, 5.1.2. A client that does not know the limit yet has done nothing wrong.

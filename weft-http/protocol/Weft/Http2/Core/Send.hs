@@ -24,14 +24,15 @@ application input = case input of
   Interim n fields -> unanswered n (queue (SendHeaders n fields False))
   Respond n fields -> unanswered n $ do
     queue (SendHeaders n fields False)
-    onStream n (\s -> s {streamSending = Answering 0 Nothing})
+    sending n (Answering 0 Nothing)
+    bidirectional n
   Offer n more -> answering n $ \offered trailers -> case trailers of
     Nothing | more > 0 -> sending n (Answering (offered + more) Nothing) >> refresh n
     _ -> pure ()
   Finish n trailers -> answering n $ \offered end ->
     when (end == Nothing) (sending n (Answering offered (Just trailers)) >> refresh n)
   Want n -> known n $ \s -> case streamReceiving s of
-    Receiving _ _ | unreadOf (streamFlow s) == 0 -> waiting n ForBody
+    Receiving expected _ | unreadOf (streamFlow s) == 0 && not (isBidirectional expected s) -> waiting n ForBody
     _ -> pure ()
   Consume n bytes -> known n $ \s -> case streamReceiving s of
     Discarding _ -> pure ()
@@ -49,6 +50,10 @@ application input = case input of
       Answering offered end -> f offered end
       _ -> pure ()
     sending n state = onStream n (\s -> s {streamSending = state})
+    -- What it has waited for the body ends here, if that is not limited any more.
+    bidirectional n = known n $ \s -> case streamReceiving s of
+      Receiving expected _ | isBidirectional expected s -> waitOver n
+      _ -> pure ()
     -- The application knows that it has ended: it need not be stopped.
     silently n code = onStream n (\s -> s {streamSending = Answered}) >> resetHere n code
 
@@ -56,7 +61,7 @@ application input = case input of
 -- allow.
 takeFrames :: Int -> Step [Frame]
 takeFrames most = do
-  modify (\c -> c {coreAnswers = 0})
+  modify (\c -> if coreAnswers c == 0 then c else c {coreAnswers = 0})
   -- The end of a stream may queue window updates.
   sent <- dataFrames most
   core <- get
@@ -86,16 +91,15 @@ dataFrame n s offered end size = do
     let charges = coreCharges c
         -- The turn is over. The stream takes its place again below, if it can still send.
         (place, ready) = leave n (streamPlace s) (coreReady c)
-        s' = s {streamSending = sending, streamWindow = streamWindow s - size, streamPlace = place {placeTurn = coreTurn c + 1}}
+        s' = withEarned (coreConfig c) (IntMap.size (coreStreams c)) size s {streamSending = sending, streamWindow = streamWindow s - size, streamPlace = place {placeTurn = coreTurn c + 1}}
      in c
-          { coreWindow = coreWindow c - size,
+          { coreProgress = coreTime c,
+            coreWindow = coreWindow c - size,
             coreTurn = coreTurn c + 1,
             coreReady = ready,
             coreStreams = IntMap.insert n s' (coreStreams c),
             coreCharges = charges {chargeWindows = earn (configWindowUpdates (coreConfig c)) 4 (chargeWindows charges)}
           }
-  sharing <- gets (IntMap.size . coreStreams)
-  earned n sharing size
   frames <$ if sending == Answered then afterResponse n else refresh n
   where
     left = offered - size

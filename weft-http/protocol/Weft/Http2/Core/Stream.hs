@@ -17,7 +17,9 @@ module Weft.Http2.Core.Stream
     -- * Waiting
     waiting,
     waitOver,
+    isBidirectional,
     earned,
+    withEarned,
 
     -- * Request bodies
     discardData,
@@ -35,12 +37,12 @@ where
 
 import Control.Monad
 import qualified Data.IntMap.Strict as IntMap
-import Weft.Core.Time (Duration (..), Instant (..), after)
+import Weft.Core.Time (Instant (..), after)
 import Weft.Duration (milliseconds)
 import Weft.Http2.Budget
 import Weft.Http2.Core.Ended
 import Weft.Http2.Core.Flow
-import Weft.Http2.Core.Priority (enter, leave)
+import Weft.Http2.Core.Priority (Place (placeReady), enter, leave)
 import Weft.Http2.Core.Types
 import Weft.Http2.Frame (ErrorCode (..))
 import Weft.Http2.Resets
@@ -129,8 +131,8 @@ refresh n = do
     _ -> unready n s
   opened n
   where
-    ready = place enter
-    unready = place leave
+    ready m s = unless (placeReady (streamPlace s)) (place enter m s)
+    unready m s = when (placeReady (streamPlace s)) (place leave m s)
     place f m s = modify $ \core ->
       let (there, set) = f m (streamPlace s) (coreReady core)
        in core {coreReady = set, coreStreams = IntMap.adjust (\s' -> s' {streamPlace = there}) m (coreStreams core)}
@@ -161,22 +163,39 @@ waiting n what = do
 -- earns no more: a WebSocket may be silent over and over.
 waitOver :: StreamId -> Step ()
 waitOver n = do
-  Instant t <- gets coreTime
-  let since (Instant t') s = s {streamLeft = if streamTunnel s then streamLeft s else streamLeft s - (t - t'), streamWaiting = NotWaiting}
-  onStream n $ \s -> case streamWaiting s of
-    NotWaiting -> s
-    ForWindow t' -> since t' s
-    ForBody t' -> since t' s
+  core <- get
+  let Instant t = coreTime core
+      since (Instant t') s = s {streamLeft = if streamTunnel s then streamLeft s else streamLeft s - (t - t'), streamWaiting = NotWaiting}
+  forM_ (IntMap.lookup n (coreStreams core)) $ \s -> case streamWaiting s of
+    NotWaiting -> pure ()
+    ForWindow t' -> onStream n (since t')
+    ForBody t' -> onStream n (since t')
+
+-- | Whether the client may be silent while the application reads a body that has not ended: its length was not announced,
+-- and the response has begun. So both sides of a call may be silent, as in a subscription of gRPC. A WebSocket may not: its
+-- clients send pings.
+isBidirectional :: Maybe Int -> Stream -> Bool
+isBidirectional expected s = case (expected, streamSending s) of
+  (Nothing, Answering _ _) -> not (streamTunnel s)
+  _ -> False
 
 -- | Bytes were transferred, which adds to the time that a stream may wait. Arguments: how many streams share the least
 -- rate, at most eight, and the bytes.
 earned :: StreamId -> Int -> Int -> Step ()
-earned n sharing bytes = do
-  config <- gets coreConfig
-  let rate = configRate config `div` max 1 (min 8 sharing)
-      most = let Duration d = configWait config in Duration d
-  modify (\core -> core {coreProgress = coreTime core})
-  onStream n (\s -> if streamTunnel s then s else s {streamLeft = earnTime most rate bytes (streamLeft s)})
+earned n sharing bytes =
+  modify $ \core ->
+    core
+      { coreProgress = coreTime core,
+        coreStreams = IntMap.adjust (withEarned (coreConfig core) sharing bytes) n (coreStreams core)
+      }
+
+-- | The same of a stream.
+withEarned :: Config -> Int -> Int -> Stream -> Stream
+withEarned config sharing bytes s
+  | streamTunnel s = s
+  | otherwise = s {streamLeft = earnTime (configWait config) rate bytes (streamLeft s)}
+  where
+    rate = configRate config `div` max 1 (min 8 sharing)
 
 -- Request bodies ---------------------------------------------------------------------
 

@@ -6,6 +6,8 @@ module Weft.Http2.Core.Types
     Config (..),
     defaultConfig,
     Field,
+    Fields (..),
+    fieldsOf,
     Decode (..),
 
     -- * In and out
@@ -62,16 +64,29 @@ import Weft.Http2.Core.Ended
 import Weft.Http2.Core.Flow
 import Weft.Http2.Core.Priority
 import Weft.Http2.Frame (ErrorCode (..))
-import Weft.Http2.Request (Head)
+import Weft.Http2.Request (Head, readHead)
 import Weft.Http2.Resets
 
 -- | A field's name, in lower case, and its value.
 type Field = (ByteString, ByteString)
 
--- | A decoder of header blocks, with the state in which the last block has left it. It gives the fields (of a list that is
--- too large perhaps only the first ones), the size of the list (RFC 9113, 6.5.2), and the next state. After an error there
--- is none: the connection has to end (4.3).
-newtype Decode = Decode {decodeFields :: ByteString -> Either (ErrorCode, String) ([Field], Int, Decode)}
+-- | What a header block has.
+data Fields = Fields
+  { -- | Of a list that is too large perhaps only the first ones.
+    fieldsList :: [Field],
+    -- | The size of the list (RFC 9113, 6.5.2).
+    fieldsSize :: !Int,
+    -- | What they are as a request. Not evaluated before it is needed, and then once for all blocks that share it.
+    fieldsHead :: Either String Head
+  }
+
+-- | A list of fields, and its size.
+fieldsOf :: [Field] -> Int -> Fields
+fieldsOf list size = Fields list size (readHead list)
+
+-- | A decoder of header blocks, with the state in which the last block has left it. It gives the fields and the next
+-- state. After an error there is none: the connection has to end (RFC 9113, 4.3).
+newtype Decode = Decode {decodeFields :: ByteString -> Either (ErrorCode, String) (Fields, Decode)}
 
 -- | The limits on a connection. Sizes are in bytes.
 data Config = Config

@@ -10,6 +10,7 @@ module Weft.Http2.Hpack.Decoder
   ( Decoder,
     newDecoder,
     tableSize,
+    sameTable,
     decodeBlock,
     Decoded (..),
     Fault (..),
@@ -24,17 +25,23 @@ import qualified Data.ByteString.Unsafe as B
 import Weft.Http2.Hpack.Huffman
 import Weft.Http2.Hpack.Table
 
--- | The state between blocks: the capacity that the peer may set, which is what our SETTINGS allow, and the table.
-data Decoder = Decoder !Int !Dynamic
+-- | The state between blocks: the capacity that the peer may set, which is what our SETTINGS allow, the table, and how
+-- often it was changed.
+data Decoder = Decoder !Int !Dynamic !Int
 
 -- | A decoder whose table may take the given number of bytes, as @SETTINGS_HEADER_TABLE_SIZE@ has announced; 4,096 if
 -- nothing was announced.
 newDecoder :: Int -> Decoder
-newDecoder limit = Decoder limit (emptyDynamic limit)
+newDecoder limit = Decoder limit (emptyDynamic limit) 0
 
 -- | The size of the table's fields in bytes, at most its limit.
 tableSize :: Decoder -> Int
-tableSize (Decoder _ table) = occupied table
+tableSize (Decoder _ table _) = occupied table
+
+-- | Whether the blocks between two states of a decoder have left the table as it was, so that they would be decoded to the
+-- same fields again.
+sameTable :: Decoder -> Decoder -> Bool
+sameTable (Decoder _ _ a) (Decoder _ _ b) = a == b
 
 -- | What a block has.
 data Decoded = Decoded
@@ -76,35 +83,35 @@ describe fault = case fault of
 -- | Decode a complete block. The fields up to the given size in bytes are returned; all are read, so that the table stays
 -- the peer's. O(n) in the block.
 decodeBlock :: Int -> ByteString -> Decoder -> Either Fault (Decoded, Decoder)
-decodeBlock most block (Decoder limit table0) = sizes table0 0
+decodeBlock most block (Decoder limit table0 changes0) = sizes changes0 table0 0
   where
     end = B.length block
 
     -- Before the first field the table's size may change.
-    sizes !table !at
+    sizes !changes !table !at
       | at < end && B.unsafeIndex block at .&. 0xe0 == 0x20 = do
         At size at' <- integer 5 block at
-        if size > limit then Left (SizeUpdateTooLarge size) else sizes (snd (resize size table)) at'
-      | otherwise = fields table [] 0 at
+        if size > limit then Left (SizeUpdateTooLarge size) else sizes (changes + 1) (snd (resize size table)) at'
+      | otherwise = fields changes table [] 0 at
 
-    fields !table kept !size !at
-      | at >= end = Right (Decoded (reverse kept) size, Decoder limit table)
+    fields !changes !table kept !size !at
+      | at >= end = Right (Decoded (reverse kept) size, Decoder limit table changes)
       | testBit c 7 = do
         At index at' <- integer 7 block at
         field <- indexed table index
-        next table field at'
+        next changes table field at'
       | testBit c 6 = do
         At field at' <- literal table 6
-        next (snd (addField field table)) field at'
+        next (changes + 1) (snd (addField field table)) field at'
       | testBit c 5 = Left LateSizeUpdate
       -- Not added to the table, or never to be.
       | otherwise = do
         At field at' <- literal table 4
-        next table field at'
+        next changes table field at'
       where
         c = B.unsafeIndex block at
-        next table' field at' =
-          let size' = size + fieldSize field in fields table' (if size' > most then kept else field : kept) size' at'
+        next changes' table' field at' =
+          let size' = size + fieldSize field in fields changes' table' (if size' > most then kept else field : kept) size' at'
         literal table' bits = do
           At index at' <- integer bits block at
           At name at'' <- if index == 0 then string block at' else (`At` at') . fst <$> indexed table' index
