@@ -398,8 +398,8 @@ runTurn machine made first model0 = do
               go (tries - 1) (pollAll made) model'
             | otherwise -> pure (Left ("it did not come: " <> unwords (owed start model')))
   -- The last turn is for all managers, since a step runs only one: before it, the others may still report what has
-  -- been since their last turn.
+  -- been since their last turn. A kernel that refuses requests makes a poll late, several times in a row.
   r <- go 1000 first model0
   case r of
-    Right model -> fmap turnOver <$> go 1000 (pollAll made) model
+    Right model -> fmap turnOver <$> go 1000 (replicateM_ 8 (pollAll made)) model
     Left why -> pure (Left why)
