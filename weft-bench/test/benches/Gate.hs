@@ -75,8 +75,8 @@ tests program =
       testCase "instructions a connection of a WAI application, with its request" $ do
         needProgram "valgrind"
         eventually "wai_user_instructions_per_connection" $ do
-          few <- countedWith waiPong program (connecting 50)
-          many <- countedWith waiPong program (connecting 250)
+          few <- countedWith waiPong program (oneEach 50)
+          many <- countedWith waiPong program (oneEach 250)
           pure ((many - few) / 200),
       testCase "instructions a request, with the event log" $ do
         valgrind <- findExecutable "valgrind"
@@ -200,8 +200,8 @@ asking port act = connected port $ \s -> do
       receive s (left - B.length bytes)
 
 -- | Connections one after the other, each for one request. The client closes them. The server sleeps before each step.
-connecting :: Int -> PortNumber -> IO ()
-connecting connections port = replicateM_ connections $ do
+oneEach :: Int -> PortNumber -> IO ()
+oneEach connections port = replicateM_ connections $ do
   connected port $ \s -> do
     threadDelay 1500
     sendAll s (B.pack "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
