@@ -182,7 +182,8 @@ isShared rd = hasAnyFlag rd flagShared
 setShared :: Readiness -> IO ()
 setShared rd = raiseFlags rd flagShared
 
--- | Note that the back end reports an event only to a thread that has asked since the last report ('backendResume').
+-- | Note that the back end reports an event only to a thread that has asked since the last report (@backendResume@ of
+-- "Weft.Core.Backend").
 setAsking :: Readiness -> IO ()
 setAsking rd = raiseFlags rd flagAsking
 
