@@ -25,12 +25,17 @@
   /* What weft-relink asks as a program starts. */ \
   X(HsBool, rtsSupportsBoundThreads, (void)) \
   X(StgStablePtr, getStablePtr, (StgPtr p)) \
+  /* What the run-time system does when a signal comes: Weft.Signal changes it and puts it back. */ \
+  X(int, stg_sig_install, (int signal, int action, void *mask)) \
   /* The number of a thread: Weft.FFI.ThreadNumber takes its lower 32 bits. The type was long at first. */ \
   X(__typeof__(rts_getThreadId((StgPtr)0)), rts_getThreadId, (StgPtr thread))
 
 #define WEFT_RUNTIME_DECLARE(result, name, parameters) result name parameters;
 WEFT_RUNTIME_FUNCTIONS(WEFT_RUNTIME_DECLARE)
 #undef WEFT_RUNTIME_DECLARE
+
+/* The actions that Weft.FFI.Signal names. */
+_Static_assert(STG_SIG_ERR == -3 && STG_SIG_HAN == -4, "stg_sig_install");
 
 /* Which options of the run-time system a program takes: weft-tools has those ignored that are another program's. */
 _Static_assert(sizeof(((RtsConfig *)0)->rts_opts_enabled) == sizeof(RtsOptsIgnoreAll), "RtsConfig");
