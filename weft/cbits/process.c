@@ -52,6 +52,9 @@ struct start {
 /* Whether the kernel is asked for a pidfd. Cleared when it does not know what that is; tests clear it too. */
 int weft_process_pidfds = 1;
 
+/* Whether descriptors are closed by close_range(2). Tests clear it. */
+int weft_process_ranges = 1;
+
 /* In the child ----------------------------------------------------------------------------------------------- */
 
 __attribute__((noreturn)) static void failed(const struct start *s, int step, int code) {
@@ -76,15 +79,45 @@ static void reset_signals(void) {
   sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
-/* Close all from the first to the last one. Before Linux 5.9 they are closed one by one, up to the limit. */
-static void close_between(unsigned first, unsigned last) {
-  if (first > last) return;
+#ifdef __linux__
+/* Close what /proc lists, but for the standard streams and one more. Whether there is such a list. Directory entries are
+ * those of getdents64(2): opendir(3) would allocate memory, under a lock that another thread may hold. */
+static int close_listed(int kept) {
+  enum { LENGTH = 16, NAME = 19 };
+  _Alignas(8) char entries[4096];
+  /* One that goes anyway, so that there is a free number. */
+  close(kept == 3 ? 4 : 3);
+  int list = open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (list < 0) return 0;
+  long n;
+  while ((n = syscall(SYS_getdents64, list, entries, sizeof entries)) > 0)
+    for (char *entry = entries; entry < entries + n; entry += *(uint16_t *)(entry + LENGTH)) {
+      int fd = 0;
+      const char *c = entry + NAME;
+      while (*c >= '0' && *c <= '9') fd = 10 * fd + (*c++ - '0');
+      if (*c == 0 && fd > 2 && fd != kept && fd != list) close(fd);
+    }
+  close(list);
+  return n == 0;
+}
+#endif
+
+/* Close all but the standard streams and one more. Before Linux 5.9, and where a filter of system calls knows no
+ * close_range(2), they are looked up; one by one to the limit, which may be 2^30, only without /proc. */
+static void close_others(int kept) {
 #ifdef SYS_close_range
-  if (syscall(SYS_close_range, first, last, 0) == 0) return;
+  if (__atomic_load_n(&weft_process_ranges, __ATOMIC_RELAXED) &&
+      (kept == 3 || syscall(SYS_close_range, 3U, kept - 1U, 0) == 0) &&
+      syscall(SYS_close_range, kept + 1U, ~0U, 0) == 0)
+    return;
+#endif
+#ifdef __linux__
+  if (close_listed(kept)) return;
 #endif
   struct rlimit l;
-  if (getrlimit(RLIMIT_NOFILE, &l) == 0 && l.rlim_cur != RLIM_INFINITY && last >= l.rlim_cur) last = l.rlim_cur - 1;
-  for (unsigned i = first; i <= last; i++) close(i);
+  int most = getrlimit(RLIMIT_NOFILE, &l) == 0 && l.rlim_cur < INT32_MAX ? (int)l.rlim_cur : INT32_MAX;
+  for (int fd = 3; fd < most; fd++)
+    if (fd != kept) close(fd);
 }
 
 /* The standard streams. Descriptors below 3 that become another stream are moved out of the way first. */
@@ -107,8 +140,7 @@ static int run(void *argument) {
   s->report = report;
   if (s->own_group && setpgid(0, 0) < 0) failed(s, STEP_DESCRIPTORS, errno);
   if (place_streams(s) < 0) failed(s, STEP_DESCRIPTORS, errno);
-  close_between(3, s->report - 1);
-  close_between(s->report + 1, ~0U);
+  close_others(s->report);
   if (s->folder && chdir(s->folder) < 0) failed(s, STEP_FOLDER, errno);
   /* The rules of execvp(3), but that a file in no known format is an error, and not given to a shell. */
   int code = ENOENT, denied = 0;

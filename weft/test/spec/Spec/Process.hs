@@ -43,16 +43,20 @@ import Weft.Transport
 
 foreign import ccall "&weft_process_pidfds" pidfds :: Ptr CInt
 
+foreign import ccall "&weft_process_ranges" ranges :: Ptr CInt
+
 tests :: TestTree
 tests =
   testGroup
     "Process"
-    [ testGroup "with a pidfd" (ends <> starts <> pipes <> crowds),
-      testGroup "without a pidfd" (map withoutPidfds (ends <> crowds))
+    [ testGroup "with a pidfd" (ends <> starts <> descriptors <> pipes <> crowds),
+      testGroup "without a pidfd" (map (without pidfds) (ends <> crowds)),
+      testGroup "without close_range" (map (without ranges) descriptors)
     ]
 
-withoutPidfds :: TestTree -> TestTree
-withoutPidfds = withResource (peek pidfds <* poke pidfds 0) (poke pidfds) . const
+-- | Without something that the kernel is asked for.
+without :: Ptr CInt -> TestTree -> TestTree
+without flag = withResource (peek flag <* poke flag 0) (poke flag) . const
 
 -- | A test after which there is no child, no zombie, and no descriptor more than before.
 test :: String -> IO () -> TestTree
@@ -225,11 +229,19 @@ starts =
       running (program "pwd" ["-P"]) {programFolder = Just "/"} >>= (@?= (Exited 0, "/\n", ""))
       B.writeFile (folder </> "here") "#!/bin/sh\necho here\n"
       setFileMode (folder </> "here") 0o755
-      running (program "./here" []) {programFolder = Just folder} >>= (@?= (Exited 0, "here\n", "")),
-    test "it has three descriptors, and no signal is blocked" $ do
-      (a, b) <- createPipe
+      running (program "./here" []) {programFolder = Just folder} >>= (@?= (Exited 0, "here\n", ""))
+  ]
+
+-- Descriptors ------------------------------------------------------------------------
+
+descriptors :: [TestTree]
+descriptors =
+  [ test "it has three descriptors, and no signal is blocked" $ do
+      -- More than a kernel lists by one call, and gaps.
+      opened <- concat <$> replicateM 200 (createPipe >>= \(a, b) -> pure [a, b])
+      mapM_ closeFd [fd | (i, fd) <- zip [0 :: Int ..] opened, i `mod` 3 == 0]
       (_, listed, _) <- running (program "ls" ["/proc/self/fd"])
-      mapM_ closeFd [a, b]
+      mapM_ closeFd [fd | (i, fd) <- zip [0 :: Int ..] opened, i `mod` 3 /= 0]
       -- The fourth one is that of the folder.
       B8.lines listed @?= ["0", "1", "2", "3"]
       (_, blocked', _) <- running (program "grep" ["SigBlk", "/proc/self/status"])
