@@ -12,6 +12,7 @@ module Weft.Http2.Core
     newCore,
     step,
     stepAll,
+    mostData,
     takeFrames,
     hasFrames,
     nextDeadline,
@@ -41,7 +42,6 @@ import qualified Data.ByteString as B
 import Data.Foldable (toList)
 import qualified Data.IntMap.Strict as IntMap
 import Data.Maybe (catMaybes, isNothing)
-import qualified Data.Sequence as Seq
 import qualified Data.Set as Set
 import Weft.Core.Time (Duration (..), Instant (..), after)
 import Weft.Duration (seconds)
@@ -51,6 +51,7 @@ import Weft.Http2.Core.Ended (noneEnded)
 import Weft.Http2.Core.Flow
 import Weft.Http2.Core.Priority (Place (..))
 import Weft.Http2.Core.Receive
+import Weft.Http2.Core.Send (mostData)
 import qualified Weft.Http2.Core.Send as Send
 import Weft.Http2.Core.Stream
 import Weft.Http2.Core.Types
@@ -72,6 +73,7 @@ newCore config t decode =
       coreBlock = Nothing,
       coreDecode = decode,
       coreStreams = IntMap.empty,
+      coreOpen = 0,
       coreEnded = noneEnded (configStreams config),
       coreAccepted = 0,
       coreFlow = flow,
@@ -86,7 +88,8 @@ newCore config t decode =
       coreCharges = Charges noResets fullBudget fullBudget fullBudget fullBudget fullBudget 1000,
       coreIdleSince = t,
       coreProgress = t,
-      coreQueue = Seq.fromList (SendSettings ours : [SendWindow 0 more | more > 0]),
+      coreQueue = [SendWindow 0 more | more > 0] <> [SendSettings ours],
+      coreQueued = 0,
       coreAnswers = 0,
       coreActions = []
     }
@@ -125,7 +128,7 @@ handling input = case input of
 -- sends all of them, in this order, before it asks again.
 takeFrames :: Instant -> Int -> Core -> ([Frame], [Action], Core)
 takeFrames t most core
-  | isEnded core = (toList (coreQueue core), [], core {coreQueue = Seq.empty})
+  | isEnded core = (reverse (coreQueue core), [], core {coreQueue = []})
   | otherwise = case runStep (Send.takeFrames most) core {coreTime = t} of
     Ends core' -> ended [] core'
     Goes frames core' -> case runStep endIfDrained core' of
@@ -133,15 +136,15 @@ takeFrames t most core
       -- The last data were the end of a drain.
       Ends core'' -> ended frames core''
   where
-    ended frames c = (frames <> toList (coreQueue c), reverse (coreActions c), c {coreActions = [], coreQueue = Seq.empty})
+    ended frames c = (frames <> reverse (coreQueue c), reverse (coreActions c), c {coreActions = [], coreQueue = []})
 
 -- | Whether 'takeFrames' has something to send.
 hasFrames :: Core -> Bool
-hasFrames core = not (Seq.null (coreQueue core)) || (coreWindow core > 0 && not (Set.null (coreReady core)))
+hasFrames core = not (null (coreQueue core)) || (coreWindow core > 0 && not (Set.null (coreReady core)))
 
 -- | The number of streams as the client counts them.
 openStreams :: Core -> Int
-openStreams = IntMap.size . coreStreams
+openStreams = coreOpen
 
 -- | Whether both windows of a stream are open.
 maySend :: StreamId -> Core -> Bool
@@ -228,11 +231,13 @@ stalled n w = do
 isSound :: Core -> Bool
 isSound core =
   isEnded core
-    || sound (configStreams (coreConfig core) - IntMap.size (coreStreams core)) (map streamFlow (toList (coreStreams core))) (coreFlow core)
+    || sound (configStreams (coreConfig core) - coreOpen core) (map streamFlow (toList (coreStreams core))) (coreFlow core)
       && and [placeReady (streamPlace s) == canSend s | s <- toList (coreStreams core)]
       && Set.size (coreReady core) == length (filter canSend (toList (coreStreams core)))
       && coreWindow core <= maxWindow
-      && IntMap.size (coreStreams core) <= configStreams (coreConfig core)
+      && coreQueued core == sum [size | SendData _ size _ <- coreQueue core]
+      && coreOpen core == IntMap.size (coreStreams core)
+      && coreOpen core <= configStreams (coreConfig core)
   where
     canSend s = case streamSending s of
       Answering offered _ -> offered > 0 && streamWindow s > 0

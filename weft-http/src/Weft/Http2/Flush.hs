@@ -17,12 +17,13 @@ import Control.Monad
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.CaseInsensitive as CI
-import Data.Foldable (foldlM)
+import Data.Foldable (foldl', foldlM)
 import Data.IORef
 import qualified Data.IntMap.Strict as IntMap
+import Data.Maybe (isJust)
 import Data.Sequence (ViewL (..), viewl, (<|), (|>))
 import GHC.Conc (labelThread)
-import Weft.Core.Time (Instant, until)
+import Weft.Core.Time (until)
 import Weft.Http.Limits (Refusal)
 import Weft.Http.Linger
 import Weft.Http.SendTime
@@ -36,7 +37,7 @@ import Weft.Http2.Settings
 import Weft.Runtime.IdleTimer (during)
 import Weft.Sys (addWord, casWord, now, readWord, writeWord)
 import qualified Weft.Timer as Timer
-import Weft.Transport hiding (Instant)
+import Weft.Transport
 import Prelude hiding (until)
 
 -- Actions ----------------------------------------------------------------------------
@@ -108,14 +109,16 @@ flush h = go `catch` failed
       given <- atomicModifyIORef' (http2Inbox h) ((,) [])
       t <- now
       (outs, over, more, later) <- withTurn h $ \shared0 -> do
-        (shared1, later1) <- foldlM (taken h t) (shared0, []) (reverse given)
-        let (frames, actions, core) = takeFrames t mostData (sharedCore shared1)
+        inputs <- concat <$> mapM taken (reverse given)
+        let (actions, core1) = stepAll t inputs (sharedCore shared0)
+            (frames, more', core) = takeFrames t mostData core1
         -- The bytes first: an action that ends the connection drops what is known of its streams.
-        (shared2, outs) <- bytesOf shared1 {sharedCore = core} frames
-        (shared3, later2) <- obey h shared2 actions
+        (shared1, outs) <- bytesOf shared0 {sharedCore = core} frames
+        (shared2, later) <- obey h shared1 (actions <> more')
+        let shared = foldl' abandoned shared2 inputs
         -- What its fields are part of may be large, and the connection idle.
-        when (IntMap.null (sharedStreams shared3)) (writeIORef (http2LastHead h) NoHead)
-        pure (shared3, (outs, isEnded core, hasFrames core, later2 <> later1))
+        when (IntMap.null (sharedStreams shared)) (writeIORef (http2LastHead h) NoHead)
+        pure (shared, (outs, isEnded core, hasFrames core, later))
       afterwards h later
       unless (null outs) $ do
         encode h outs >>= send h
@@ -133,33 +136,28 @@ flush h = go `catch` failed
     failed :: SomeException -> IO ()
     failed _ = connAbort (http2Below h)
 
--- | Data in one send. As much as a few records of TLS.
-mostData :: Int
-mostData = 49152
-
--- | By who has the turn: give the core what was handed over.
-taken :: Http2 -> Instant -> (Shared, [Later]) -> Given -> IO (Shared, [Later])
-taken h t state given = case given of
-  Tell input@(Abandon n _) -> stepping state [input] >>= \(shared, later) -> pure (shared {sharedStreams = IntMap.delete n (sharedStreams shared)}, later)
-  Tell input -> stepping state [input]
+-- | What was handed over, as inputs of the core. By who has the turn, in the order in which it was handed over.
+taken :: Given -> IO [Input]
+taken given = case given of
+  Tell input -> pure [input]
   Part s answer hd pieces size end -> do
     goes <- case hd of
       Nothing -> (== answerTaken) <$> readWord (answerWords answer) 0
       Just _ -> (== answerGiven) <$> casWord (answerWords answer) 0 answerGiven answerTaken
     if not goes
-      then pure state
+      then pure []
       else do
         unless (size == 0) (modifyIORef' (answerPieces answer) (\before -> foldl (|>) before pieces))
-        let n = streamId s
-            finish = maybe [] (\trailers -> [Finish n trailers]) end
-            offered = if size > 0 then Offer n size : finish else finish
-        stepping state (maybe offered (\fields -> Respond n fields : offered) hd)
+        pure (inputs (streamId s) hd size end)
   where
-    stepping (shared, later) inputs = do
-      let (actions, core) = stepAll t inputs (sharedCore shared)
-      if null actions
-        then pure (shared {sharedCore = core}, later)
-        else (\(shared', later') -> (shared', later' <> later)) <$> obey h shared {sharedCore = core} actions
+    inputs n (Just fields) size (Just trailers) = [Whole n fields size trailers]
+    inputs n hd size end = [Respond n fields | Just fields <- [hd]] <> [Offer n size | size > 0] <> [Finish n trailers | Just trailers <- [end]]
+
+-- | A stream whose response cannot be completed is not answered any more.
+abandoned :: Shared -> Input -> Shared
+abandoned shared input = case input of
+  Abandon n _ -> shared {sharedStreams = IntMap.delete n (sharedStreams shared)}
+  _ -> shared
 
 answerGiven, answerTaken :: Int
 answerGiven = 0
@@ -247,13 +245,14 @@ encode h outs = case outs of
       pure (headerFrames (if final then flagEndStream else 0) n 16384 block)
     number n = B.drop 5 (frameHead 0 0 n 0)
 
--- | Send strings, small ones joined.
+-- | Send strings. Small ones are joined, unless the transport copies them into its records.
 send :: Http2 -> [ByteString] -> IO ()
 send h strings = do
   beginSend (http2Sending h) 0
-  during (http2Timer h) (limitFrame (http2Limits (http2Settings h))) (connSendMany (http2Below h) noDeadline (joined strings))
+  during (http2Timer h) (limitFrame (http2Limits (http2Settings h))) (connSendMany (http2Below h) noDeadline given)
   endSend (http2Sending h) 0
   where
+    given = if isJust (connSecurity (http2Below h)) then strings else joined strings
     joined [] = []
     joined list = case span ((<= 4096) . B.length) list of
       ([], large : rest) -> large : joined rest

@@ -45,11 +45,15 @@ answerWith :: Int -> DocumentRoot -> Request -> Resource -> (Response -> IO Resp
 {-# NOINLINE answerWith #-}
 answerWith again root request r respond = case verdict (requestHeaders request) (resourceValid r) of
   -- The most frequent case, without allocating what the others need.
-  Proceed False | InMemory bytes <- resourceBody r -> respond (wholeInMemory r bytes)
+  Proceed False | InMemory bytes <- resourceBody r -> respond (wholeInMemory request r bytes)
   judged -> answerAs again judged root request r respond
 
-wholeInMemory :: Resource -> ByteString -> Response
-wholeInMemory r bytes = responseBuilder ok200 (resourceHeaders r) (if B.length bytes > 4096 then byteStringInsert bytes else byteStringCopy bytes)
+-- | Over HTTP\/1 a small body is copied behind its head. Over HTTP\/2 many responses are sent together, each from where it
+-- lies.
+wholeInMemory :: Request -> Resource -> ByteString -> Response
+wholeInMemory request r bytes = responseBuilder ok200 (resourceHeaders r) (if copied then byteStringCopy bytes else byteStringInsert bytes)
+  where
+    copied = B.length bytes <= 4096 && httpVersion request < http20
 
 answerAs :: Int -> Verdict -> DocumentRoot -> Request -> Resource -> (Response -> IO ResponseReceived) -> IO ResponseReceived
 {-# NOINLINE answerAs #-}
@@ -68,7 +72,7 @@ answerAs again judged root request r respond = case judged of
     -- RFC 9110, 15.4.5: fields that describe the contents are left out.
     kept (field, _) = field `notElem` [hContentType, hContentLength, hContentEncoding, hAcceptRanges]
     whole = case resourceBody r of
-      InMemory bytes -> respond (wholeInMemory r bytes)
+      InMemory bytes -> respond (wholeInMemory request r bytes)
       OnDisk -> fromDisk ok200 (Extent 0 size)
     single range@(Extent from count) = case resourceBody r of
       InMemory bytes -> respond (responseBuilder partialContent206 (partial range) (BB.byteString (slice from count bytes)))

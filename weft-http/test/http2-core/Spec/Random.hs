@@ -13,7 +13,6 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.Foldable (foldlM)
 import qualified Data.IntMap.Strict as IntMap
-import qualified Data.Sequence as Seq
 import System.Environment (lookupEnv)
 import Test.Tasty
 import Test.Tasty.QuickCheck
@@ -123,6 +122,7 @@ inputs n =
       (5, Offer n <$> frequency [(2, choose (1, 3000)), (1, choose (1, 200000))]),
       (3, pure (Finish n [])),
       (1, pure (Finish n [("x", "y")])),
+      (4, Whole n [(":status", "200")] <$> frequency [(1, pure 0), (3, choose (1, 3000)), (1, choose (1, 200000))] <*> elements [[], [], [("x", "y")]]),
       (1, pure (Interim n [(":status", "103")])),
       (4, Consume n <$> frequency [(2, choose (1, 300)), (1, choose (1, 20000))]),
       (2, pure (Want n)),
@@ -154,7 +154,11 @@ data Answer = None | Begun | Finished | Given
 -- | One event, and all that comes of it; the reason if something is wrong.
 modelled :: Model -> Event -> Either String Model
 modelled (Model run known whole initial rest) event = do
-  let run' = happen event run {runActions = [], runFrames = []}
+  let run' = together (happen event run {runActions = [], runFrames = []})
+      -- It is sent before the client is heard again: else the client's windows may be others by then.
+      together = case event of
+        FromApplication Whole {} -> happen (Flush 1000000)
+        _ -> id
       core = runCore run'
       -- What the client has granted counts from when it has sent it.
       (known1, whole1, initial1, rest1) = case event of
@@ -162,18 +166,21 @@ modelled (Model run known whole initial rest) event = do
         FromApplication (Respond n _) -> (answering None Begun 0 n, whole, initial, rest)
         FromApplication (Offer n by) -> (answering Begun Begun by n, whole, initial, rest)
         FromApplication (Finish n _) -> (answering Begun Finished 0 n, whole, initial, rest)
+        FromApplication (Whole n _ size _) -> (answering None Finished size n, whole, initial, rest)
         FromApplication (Abandon n _) -> (IntMap.adjust (\k -> k {knownAnswer = Given}) n known, whole, initial, rest)
         _ -> (known, whole, initial, rest)
       answering from to by n = IntMap.adjust (\k -> if knownAnswer k == from then k {knownAnswer = to, knownOffered = knownOffered k + by} else k) n known
   unless (isSound core) (Left "not sound")
   when (coreHave core > 16393 || length (corePieces core) > 16393) (Left "too many bytes are kept")
-  when (Seq.length (coreQueue core) > 5000) (Left "too many frames are queued")
+  when (length (coreQueue core) > 5000) (Left "too many frames are queued")
   when (openStreams core > 100) (Left "too many streams")
   known2 <- foldlM (acted initial1) known1 (runActions run')
   (known3, whole2) <- foldlM sent (known2, whole1) (runFrames run')
   let complete k = knownAnswer k == Finished && knownOffered k == 0 && not (knownOver k)
+      ends = when (not (isEnded core) && any complete known3) (Left "an end that does not come")
   case event of
-    Flush most | most >= 1000000 && not (isEnded core) && any complete known3 -> Left "an end that does not come"
+    Flush most | most >= 1000000 -> ends
+    FromApplication Whole {} -> ends
     _ -> pure ()
   pure (Model run' known3 whole2 initial1 rest1)
 

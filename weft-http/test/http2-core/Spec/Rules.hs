@@ -11,6 +11,7 @@ import qualified Data.ByteString as B
 import Data.List (foldl')
 import Test.Tasty
 import Test.Tasty.HUnit
+import Test.Tasty.QuickCheck
 import Weft.Duration (milliseconds)
 import Weft.Http2.Budget (Rate (..))
 import Weft.Http2.Core
@@ -50,6 +51,21 @@ tests =
         told used @?= []
         told (send (update 0 1) used) @?= [3]
         goneAway (flush (later 30001 closed)) @?= Just EnhanceYourCalm,
+      testProperty "a whole response is sent as its parts are" $
+        forAll ((,,,) <$> elements [0, 1, 1000, 16384, 16385, 70000] <*> elements [[], [("x", "y")]] <*> elements [get 1, post 1 <> content 1 "ab" <> end 1 "", post 1] <*> elements [[], [(4, 0)], [(4, 1000)], [(5, 20000)]]) $
+          \(size, fields, asked, parameters) ->
+            let asking = send (settings parameters <> asked) begun
+                after' run = flush (send (update 1 100000) (flush run))
+                whole = after' (give (Whole 1 ok size fields) asking)
+                parts = after' (give (Finish 1 fields) (give (Offer 1 size) (give (Respond 1 ok) asking)))
+             in (runFrames whole, runActions whole, openStreams (runCore whole)) === (runFrames parts, runActions parts, openStreams (runCore parts)),
+      testCase "whole responses come before the data of others up to what is sent at once" $ do
+        let asked = send (settings [(4, 1000000)] <> update 0 10000000 <> B.concat (map get [1, 3 .. 9])) begun
+            run = foldl' (\r n -> give (Whole n ok 16000 []) r) asked [1, 3 .. 9]
+        [(n, size) | SendData n size _ <- runFrames (flushAtMost mostData run)] @?= [(1, 16000), (3, 16000), (5, 16000), (7, mostData - 48000)]
+        -- While others wait for their turn, none comes before them.
+        let waits = give (Whole 3 ok 10 []) (give (Offer 1 100) (give (Respond 1 ok) asked))
+        [n | SendData n _ _ <- runFrames (flush waits)] @?= [1, 3],
       testCase "many streams: heads and data of all of them come at once" $ do
         let run = flush (foldl' (flip (`answer` 5)) (send (B.concat (map get [1, 3 .. 21])) begun) [1, 3 .. 21])
         length (runFrames run) @?= 22,

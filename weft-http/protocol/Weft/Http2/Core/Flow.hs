@@ -6,9 +6,9 @@
 -- other half an upload gets the protocol's default as soon as it uses its share. The rest is for streams whose application
 -- reads what comes. So streams that are not read leave every other one its window, and hold no more than 'mostUnread'.
 --
--- The window of a stream that is read becomes four times as large whenever half of it was read, up to 'firstGoal'. Beyond
+-- The window of a stream that is read becomes sixteen times as large whenever half of it was read, up to 'firstGoal'. Beyond
 -- that it follows what the application reads in a round trip ('sampled'): it grows if that was at least half of it, since
--- then it may be the window that limits the client, to four times as much. It shrinks if the application falls behind, or
+-- then it may be the window that limits the client, to sixteen times as much. It shrinks if the application falls behind, or
 -- if other uploads have less; for that the stream withholds credit.
 --
 -- The connection's window is 'mostUnread' at first, and grows with those of the streams.
@@ -175,7 +175,7 @@ discard n r
 consume :: Bool -> Bool -> Int -> Receive -> StreamReceive -> ((Int, Int), Receive, StreamReceive)
 consume open byApplication n r0 s0
   | worth && byApplication && streamSize s < firstGoal && streamExcess s == 0 =
-    let ((more, part), r', s') = grow (min (firstGoal - streamSize s) (max (3 * streamSize s) (65535 - streamSize s))) r s
+    let ((more, part), r', s') = grow (min (firstGoal - streamSize s) (max (15 * streamSize s) (65535 - streamSize s))) r s
      in ((whole + more, streamOwed s + part), r', returned s')
   | worth = ((whole, streamOwed s), r, returned s)
   | otherwise = ((whole, 0), r, s)
@@ -240,7 +240,7 @@ readSince = streamRead
 sampled :: Int -> Receive -> StreamReceive -> ((Int, Int), Receive, StreamReceive)
 sampled readers r s0
   | streamGrown s > fair = ((0, 0), r, s {streamExcess = streamGrown s - fair})
-  | 2 * n >= streamSize s = grow (max 0 (min (4 * n - streamSize s) (min (fair - streamGrown s) (receiveSpare r)))) r s {streamExcess = 0}
+  | 2 * n >= streamSize s = grow (max 0 (min (16 * n - streamSize s) (min (fair - streamGrown s) (receiveSpare r)))) r s {streamExcess = 0}
   -- The application lags: what has come waits for it.
   | 2 * streamUnread s >= streamSize s && 4 * n < streamSize s = ((0, 0), r, s {streamExcess = (streamGrown s + 1) `div` 2})
   | otherwise = ((0, 0), r, s {streamExcess = 0})

@@ -239,23 +239,22 @@ newStream n final found = do
   core <- get
   let config = coreConfig core
       known = IntMap.lookup n (corePriorities core)
-  modify $ \c ->
-    c
-      { coreEnded = (if final then id else endedHere n) (begin n (coreEnded c)),
-        corePriorities = if IntMap.null (corePriorities c) then IntMap.empty else snd (IntMap.split n (corePriorities c))
-      }
+      begun = begin n (coreEnded core)
+      priorities = if IntMap.null (corePriorities core) then IntMap.empty else snd (IntMap.split n (corePriorities core))
+      -- No stream that is open.
+      passing = modify (\c -> c {coreEnded = if final then begun else endedHere n begun, corePriorities = priorities})
   case fieldsHead found of
     -- A client that is told to go away, and has not seen it yet, may repeat its request elsewhere: no charge.
-    _ | coreDrain core == Draining -> queueAnswer (SendReset n RefusedStream)
+    _ | coreDrain core == Draining -> passing >> queueAnswer (SendReset n RefusedStream)
     _
-      | IntMap.size (coreStreams core) >= configStreams config -> refused core
-      | fieldsSize found > configHeaderList config -> tooLarge
-    Left why -> accepted >> streamError n ProtocolError why
+      | coreOpen core >= configStreams config -> passing >> refused core
+      | fieldsSize found > configHeaderList config -> passing >> tooLarge
+    Left why -> passing >> accepted >> streamError n ProtocolError why
     Right head'
-      | tooMany core (length (headFields head')) -> tooLarge
+      | tooMany core (length (headFields head')) -> passing >> tooLarge
       -- What RFC 9220, 3 says of HTTP/3.
-      | any ((/= "websocket") . CI.mk) (headProtocol head') -> answered BadRequest ProtocolError "501" "a protocol that is not known"
-      | final && maybe False (> 0) (headLength head') -> accepted >> streamError n ProtocolError "no body where one was said"
+      | any ((/= "websocket") . CI.mk) (headProtocol head') -> passing >> answered BadRequest ProtocolError "501" "a protocol that is not known"
+      | final && maybe False (> 0) (headLength head') -> passing >> accepted >> streamError n ProtocolError "no body where one was said"
       | otherwise -> do
         let asked = maybe defaultPriority parsePriority (lookup "priority" (headFields head'))
             Duration wait = configWait config
@@ -275,7 +274,9 @@ newStream n final found = do
           c
             { coreAccepted = n,
               coreStreams = IntMap.insert n s (coreStreams c),
-              coreEnded = if final then coreEnded c else endedThere n (coreEnded c),
+              coreOpen = coreOpen c + 1,
+              coreEnded = begun,
+              corePriorities = priorities,
               coreActions = Start n head' final : coreActions c
             }
   where

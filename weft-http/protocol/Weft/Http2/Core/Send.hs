@@ -2,20 +2,20 @@
 -- What an application gives to its stream, and what is sent when the transport can take it. Pure.
 module Weft.Http2.Core.Send
   ( application,
+    mostData,
     takeFrames,
   )
 where
 
 import Control.Monad
-import Data.Foldable (toList)
 import qualified Data.IntMap.Strict as IntMap
-import qualified Data.Sequence as Seq
 import qualified Data.Set as Set
 import Weft.Http2.Budget (earn)
-import Weft.Http2.Core.Flow (unreadOf)
+import Weft.Http2.Core.Flow (endReceive, unreadOf)
 import Weft.Http2.Core.Priority
 import Weft.Http2.Core.Stream
 import Weft.Http2.Core.Types
+import Weft.Http2.Resets (completed)
 
 -- | Handle an input of an application. Those that do not fit the state of the stream have no effect, since it may have
 -- ended in the meantime.
@@ -31,6 +31,17 @@ application input = case input of
     _ -> pure ()
   Finish n trailers -> answering n $ \offered end ->
     when (end == Nothing) (sending n (Answering offered (Just trailers)) >> refresh n)
+  Whole n fields size trailers -> do
+    core <- get
+    forM_ (IntMap.lookup n (coreStreams core)) $ \s ->
+      when (streamSending s == Unanswered) $
+        if goesAtOnce size core s
+          then atOnce n fields size trailers s
+          else do
+            queue (SendHeaders n fields False)
+            sending n (Answering size (Just trailers))
+            bidirectional n
+            refresh n
   Want n -> known n $ \s -> case streamReceiving s of
     Receiving expected _ | unreadOf (streamFlow s) == 0 && not (isBidirectional expected s) -> waiting n ForBody
     _ -> pure ()
@@ -57,16 +68,64 @@ application input = case input of
     -- The application knows that it has ended: it need not be stopped.
     silently n code = onStream n (\s -> s {streamSending = Answered}) >> resetHere n code
 
+-- | The bytes of data that one 'takeFrames' may be asked for: a few records of TLS.
+mostData :: Int
+mostData = 49152
+
+-- | Whether a whole response of that size can be queued as it is: the client has nothing more to send, the windows are
+-- open, no other stream waits for its turn, and it fits into what is sent next.
+goesAtOnce :: Int -> Core -> Stream -> Bool
+goesAtOnce size core s =
+  streamReceiving s == Complete
+    && size <= coreFrameSize core
+    && size <= streamWindow s
+    && size <= coreWindow core
+    && coreQueued core + size <= mostData
+    && Set.null (coreReady core)
+
+-- | Queue a whole response, and forget its stream: what 'dataFrame' and 'afterResponse' do, in one step.
+atOnce :: StreamId -> [Field] -> Int -> [Field] -> Stream -> Step ()
+atOnce n fields size trailers s = do
+  c <- get
+  let (owed, flow) = endReceive (streamFlow s) (coreFlow c)
+      config = coreConfig c
+      charges = coreCharges c
+      isData = size > 0
+      start = SendHeaders n fields False : coreQueue c
+      body
+        | null trailers = SendData n size True : start
+        | isData = SendHeaders n trailers True : SendData n size False : start
+        | otherwise = SendHeaders n trailers True : start
+  modify $ \_ ->
+    c
+      { coreQueue = body,
+        coreQueued = coreQueued c + size,
+        coreWindow = coreWindow c - size,
+        coreTurn = if isData then coreTurn c + 1 else coreTurn c,
+        coreStreams = IntMap.delete n (coreStreams c),
+        coreOpen = coreOpen c - 1,
+        coreFlow = flow,
+        coreIdleSince = coreTime c,
+        coreProgress = if isData then coreTime c else coreProgress c,
+        coreCharges =
+          charges
+            { chargeResets = completed (configResets config) 1 (chargeResets charges),
+              chargeWindows = if isData then earn (configWindowUpdates config) 4 (chargeWindows charges) else chargeWindows charges
+            }
+      }
+  window 0 owed
+
 -- | Take what can be sent now: first all other frames, then data of at most that many bytes, as windows and priorities
 -- allow.
 takeFrames :: Int -> Step [Frame]
 takeFrames most = do
   modify (\c -> if coreAnswers c == 0 then c else c {coreAnswers = 0})
+  queued <- gets coreQueued
   -- The end of a stream may queue window updates.
-  sent <- dataFrames most
+  sent <- dataFrames (most - queued)
   core <- get
-  modify (\c -> c {coreQueue = Seq.empty})
-  pure (toList (coreQueue core) <> sent)
+  modify (\c -> c {coreQueue = [], coreQueued = 0})
+  pure (foldl (flip (:)) sent (coreQueue core))
 
 dataFrames :: Int -> Step [Frame]
 dataFrames most
@@ -91,7 +150,7 @@ dataFrame n s offered end size = do
     let charges = coreCharges c
         -- The turn is over. The stream takes its place again below, if it can still send.
         (place, ready) = leave n (streamPlace s) (coreReady c)
-        s' = withEarned (coreConfig c) (IntMap.size (coreStreams c)) size s {streamSending = sending, streamWindow = streamWindow s - size, streamPlace = place {placeTurn = coreTurn c + 1}}
+        s' = withEarned (coreConfig c) (coreOpen c) size s {streamSending = sending, streamWindow = streamWindow s - size, streamPlace = place {placeTurn = coreTurn c + 1}}
      in c
           { coreProgress = coreTime c,
             coreWindow = coreWindow c - size,

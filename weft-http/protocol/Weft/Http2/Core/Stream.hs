@@ -13,6 +13,7 @@ module Weft.Http2.Core.Stream
     queueAnswer,
     refresh,
     opened,
+    window,
 
     -- * Waiting
     waiting,
@@ -73,6 +74,7 @@ forget n = do
     modify $ \core ->
       core
         { coreStreams = IntMap.delete n (coreStreams core),
+          coreOpen = coreOpen core - 1,
           coreReady = snd (leave n (streamPlace s) (coreReady core)),
           coreFlow = flow',
           coreIdleSince = coreTime core
@@ -148,6 +150,7 @@ opened n = do
         then waitOver n >> onStream n (\s' -> s' {streamAwaits = False}) >> act (Opened n)
         else waiting n ForWindow
 
+-- | Give the client that much more of a window, if it is something.
 window :: StreamId -> Int -> Step ()
 window n by = when (by > 0) (queueAnswer (SendWindow n by))
 

@@ -52,8 +52,6 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString.Char8 as B8
 import Data.Int (Int64)
 import qualified Data.IntMap.Strict as IntMap
-import Data.Sequence (Seq, (|>))
-import qualified Data.Sequence as Seq
 import qualified Data.Set as Set
 import Data.Word (Word16, Word32)
 import Weft.Core.Time (Duration, Instant)
@@ -162,6 +160,9 @@ data Input
     Offer !StreamId !Int
   | -- | The response ends behind the bytes that were offered, with these trailers, if any.
     Finish !StreamId [Field]
+  | -- | A whole response: its head, the size of its body, and its trailers. The same as 'Respond', 'Offer' and 'Finish',
+    -- for less work.
+    Whole !StreamId [Field] !Int [Field]
   | -- | The application waits for the request's body.
     Want !StreamId
   | -- | The application has read this many bytes of the body.
@@ -230,7 +231,9 @@ data Core = Core
     coreSince :: !Instant,
     coreBlock :: !(Maybe Block),
     coreDecode :: !Decode,
+    -- | The streams that are open, and their number.
     coreStreams :: !(IntMap.IntMap Stream),
+    coreOpen :: !Int,
     coreEnded :: !Ended,
     -- | The highest stream that was accepted: GOAWAY names it.
     coreAccepted :: !StreamId,
@@ -251,8 +254,10 @@ data Core = Core
     -- | When the last stream ended, and when data were last sent or read.
     coreIdleSince :: !Instant,
     coreProgress :: !Instant,
-    -- | Frames to send, besides data, in their order; the number of those that a client can cause without end.
-    coreQueue :: !(Seq Frame),
+    -- | Frames to send before other data, the last one first; the bytes of data in them; the number of those that a client
+    -- can cause without end.
+    coreQueue :: [Frame],
+    coreQueued :: !Int,
     coreAnswers :: !Int,
     -- | Actions of this step, the last one first.
     coreActions :: [Action]
@@ -365,7 +370,7 @@ act action = modify (\core -> core {coreActions = action : coreActions core})
 
 -- | Queue a frame.
 queue :: Frame -> Step ()
-queue frame = modify (\core -> core {coreQueue = coreQueue core |> frame})
+queue frame = modify (\core -> core {coreQueue = frame : coreQueue core})
 
 -- | End the connection with an error: section 5.4.1.
 failWith :: ErrorCode -> String -> Step a
@@ -390,13 +395,12 @@ failAs refusal code why = Step $ \core ->
         coreHave = 0,
         coreBlock = Nothing,
         coreStreams = IntMap.empty,
+        coreOpen = 0,
         coreReady = Set.empty,
-        coreQueue = Seq.fromList (keep core) |> SendGoAway (coreAccepted core) code,
+        -- What was answered before is still sent, in front.
+        coreQueue = SendGoAway (coreAccepted core) code : coreQueue core,
         coreActions = Close refusal code why : coreActions core
       }
-  where
-    -- What was answered before is still sent, in front.
-    keep core = foldr (:) [] (coreQueue core)
 
 -- | Change a stream that is known.
 onStream :: StreamId -> (Stream -> Stream) -> Step ()
