@@ -57,7 +57,7 @@ settingsOf bench subject = case (subject, bench) of
     -- Figure 19 of 2007 is that benchmark.
     secure = bench `elem` ["https", "http2"]
     coldFiles = bench `elem` ["disk-web", "2007-19"]
-    serve = "weft serve, one core, +RTS -A2m -AL4m -ki1600 -kc3k -kb512 -c"
+    serve = "weft serve, one core, +RTS -A2m -AL4m -ki1600 -kc3k -kb1k -c"
     nginx = "one worker, sendfile, tcp_nopush, open_file_cache, no access log"
 
 -- | The settings of each of these subjects that has any.
