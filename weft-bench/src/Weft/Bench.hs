@@ -35,6 +35,7 @@ import System.FilePath (replaceBaseName, takeBaseName, (</>))
 import System.IO (hFlush, stdout)
 import Weft.Bench.Bounds (missed)
 import Weft.Bench.Cbench (cbenchCommand)
+import Weft.Bench.Client (client)
 import Weft.Bench.Deadline (deadline)
 import Weft.Bench.Delay (delay)
 import Weft.Bench.DelayShared (delayShared)
@@ -92,6 +93,7 @@ registry =
     deadline,
     relink,
     disk,
+    client,
     proxy,
     static,
     https,

@@ -20,6 +20,7 @@ settingsOf :: Text -> Text -> Maybe Text
 settingsOf bench subject = case (subject, bench) of
   ("nginx", "proxy") -> Just "one worker, proxy_pass with keepalive 128, HTTP/1.1, proxy_buffers 16 8k, no access log"
   ("haproxy", "proxy") -> Just "one thread, http-reuse always, tune.bufsize 16384, no log"
+  ("go-http", "client") -> Just "net/http, a Transport that keeps 64 connections, GOMAXPROCS is the number of capabilities"
   ("nginx", _) | secure -> Just (nginx <> ", TLS 1.2 and 1.3 by OpenSSL, tickets and a cache of sessions; a worker for each core")
   ("weft", "http2") -> Just (serve <> "; pong and uploads: a WAI application, +RTS -ki1600 -kc3k -kb512")
   ("h2o", _) -> Just "one thread, no access log, TLS by OpenSSL, the key in the process"
