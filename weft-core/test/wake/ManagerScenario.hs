@@ -15,7 +15,7 @@ import Data.List (sort)
 import Kernel
 import ManagerMachine
 import Search
-import Simulation (Scenario, blockUntil)
+import Simulation (Scenario, blockUntil, sleepUntil)
 import Test.Tasty
 import Weft.Core.Backend
 import Weft.Core.Descriptor
@@ -101,7 +101,8 @@ killed deadline setting = do
 -- Waking ------------------------------------------------------------------------------
 
 -- | A thread that makes the manager take a turn, or sets a timer, is killed at any moment. A timer that another thread
--- sets fires all the same: the manager does not sleep on because of a notification whose signal is never sent.
+-- sets fires all the same: the manager does not sleep on because of a notification whose signal is never sent. The
+-- manager sleeps when they begin, unless the clock departs from the ordinary schedule.
 wakerKilled :: (Manager -> IO ()) -> Setting -> IO Scenario
 wakerKilled waking setting = do
   x <- machine setting 1
@@ -109,14 +110,16 @@ wakerKilled waking setting = do
   victim <- newIORef Nothing
   let m = firstManager x
       doomed = do
+        sleepUntil 1
         me <- myThreadId
         writeIORef victim (Just me)
         o <- tryAll (waking m)
         either (const (pure ()) :: SomeException -> IO ()) pure o
+      begun = blockUntil (maybe False (const True) <$> readIORef victim)
       killer = do
-        blockUntil (maybe False (const True) <$> readIORef victim)
+        begun
         readIORef victim >>= mapM_ (`throwToThread` ThreadKilled)
-      setter = void (addTimer m (Instant 30) (modifyIORef' fired (+ 1)))
+      setter = begun >> void (addTimer m (Instant 30) (modifyIORef' fired (+ 1)))
   pure . finally' x [0] [dispatcher x 0, doomed, killer, setter] $ do
     n <- readIORef fired
     pure (holdsThat [(n == 1, "the timer fired " <> show n <> " times")])
