@@ -10,7 +10,7 @@ module Main (main) where
 import Control.Exception (finally)
 import Control.Monad (forM_, when)
 import Data.List (intercalate, isInfixOf, isPrefixOf, isSuffixOf, nub, stripPrefix)
-import Data.Maybe (fromMaybe, mapMaybe)
+import Data.Maybe (fromMaybe, isNothing, mapMaybe)
 import System.Directory
 import System.Environment (lookupEnv, setEnv)
 import System.Exit (ExitCode (..))
@@ -36,6 +36,8 @@ main = do
       fitting "hybrid-loops" loops loopMutants,
       fitting "server-sim" server serverMutants,
       fitting "http2-core" http2Core http2Mutants,
+      (if isNothing ghc then skipAll "complete" "there is no ghc" else id) . testGroup "complete" $
+        [complete place suite | suite <- [wake, lockstep, loops, server, http2Core]],
       case (wanted, ghc) of
         (Nothing, _) -> skipAll "mutants" "takes minutes: WEFT_MUTANTS=1, or make verify" (tests place)
         (_, Nothing) -> skipAll "mutants" "there is no ghc" (tests place)
@@ -68,8 +70,8 @@ data Suite = Suite
     -- | Folders that GHC searches before and after that of the copies.
     suiteBefore :: [FilePath],
     suiteBehind :: [FilePath],
-    -- | The number of random schedules of each scenario.
-    suiteRandom :: Int,
+    -- | The number of random schedules of each scenario, with a bug or without.
+    suiteRandom :: Maybe Mutant -> Int,
     -- | A part of the message with which the suite reports a fault.
     suiteFound :: String,
     -- | The modules that are copied, each in its folder.
@@ -79,7 +81,7 @@ data Suite = Suite
   }
 
 wake, lockstep, loops, server, http2Core :: Suite
-wake = Suite ("test" </> "wake") ["sim"] ["test" </> "support"] 60 "by the schedule" coreModules (maybe "!/io_uring/ && !/ARM/" testsOf)
+wake = Suite ("test" </> "wake") ["sim"] ["test" </> "support"] (const 60) "by the schedule" coreModules (maybe "!/io_uring/ && !/ARM/" testsOf)
   where
     -- Some bugs show only with io_uring, or with a weak memory model.
     testsOf m
@@ -88,11 +90,11 @@ wake = Suite ("test" </> "wake") ["sim"] ["test" </> "support"] 60 "by the sched
       -- Searching all scenarios takes minutes.
       | "Core/Boundary" `isPrefixOf` mutantModule m || "refused" `isInfixOf` mutantName m = "(/callbacks that throw/ || /handlers throw/ || /callbacks run/ || /armed again/) && !/io_uring/ && !/ARM/"
       | otherwise = "!/io_uring/ && !/ARM/"
-lockstep = Suite ("test" </> "lockstep-sim") ["sim"] ["test" </> "support"] 60 "by WEFT_LOCKSTEP_SEED" coreModules (const "!/io_uring/")
-loops = Suite (simulated </> "test" </> "hybrid-loops") [simulated </> "hybrid", "sim"] ["test" </> "support", ".." </> "weft" </> "src"] 60 "by the schedule" (coreModules <> loopModules) (maybe "/parking/ || /epoll/" (among loopPlants))
+lockstep = Suite ("test" </> "lockstep-sim") ["sim"] ["test" </> "support"] (const 60) "by WEFT_LOCKSTEP_SEED" coreModules (const "!/io_uring/")
+loops = Suite (simulated </> "test" </> "hybrid-loops") [simulated </> "hybrid", "sim"] ["test" </> "support", ".." </> "weft" </> "src", hybrid </> "src", "src"] (more 60) "by the schedule" (coreModules <> loopModules) (maybe "/parking/ || /epoll/" (among loopPlants))
   where
     loopModules = [(hybrid </> "src", "Weft" </> "Hybrid" </> m) | m <- ["Blocked.hs", "Descriptor.hs", "DescriptorTable.hs", "Interpreter.hs", "Monad.hs", "MVar.hs", "Park.hs", "Policy.hs", "Ready.hs", "Scheduler.hs", "Shutdown.hs", "Thread.hs", "Timer.hs", "Trace.hs", "Watchdog.hs"]]
-server = Suite (simulated </> "test" </> "server-sim") [simulated </> "http", simulated </> "hybrid", "sim"] behind 600 "by the schedule" (coreModules <> serverModules) testsOf
+server = Suite (simulated </> "test" </> "server-sim") [simulated </> "http", simulated </> "hybrid", "sim"] behind (more 600) "by the schedule" (coreModules <> serverModules) testsOf
   where
     behind = ["test" </> "support", ".." </> "weft" </> "src", ".." </> "weft" </> "pure", http </> "src", http </> "protocol", "core", "src", "src-linux"]
     testsOf = maybe (intercalate " || " (nub (map fst serverPlants))) (among serverPlants)
@@ -100,7 +102,11 @@ server = Suite (simulated </> "test" </> "server-sim") [simulated </> "http", si
       [(http </> "src", "Weft" </> "Http" </> m) | m <- ["Admission.hs", "Body.hs", "Client.hs", "Client" </> "Exchange.hs", "Engine.hs", "Linger.hs", "Table.hs", "Timeouts.hs", "Types.hs", "Writer.hs"]]
         <> [("src", "Weft" </> "Runtime" </> "IdleTimer.hs")]
         <> [(".." </> "weft" </> "src", "Weft" </> "Socket" </> m) | m <- ["Basic.hs", "Serve.hs"]]
-http2Core = Suite (http </> "test" </> "http2-core") [] [http </> "protocol", "core", "src", "src-linux", ".." </> "weft" </> "src"] 0 "Failed!" [(http </> "protocol", "Weft" </> "Http2" </> "Core" </> m) | m <- ["Receive.hs", "Send.hs", "Stream.hs"]] (const "/time on the way/")
+http2Core = Suite (http </> "test" </> "http2-core") [] [http </> "protocol", "core", "src", "src-linux", ".." </> "weft" </> "src"] (const 0) "Failed!" [(http </> "protocol", "Weft" </> "Http2" </> "Core" </> m) | m <- ["Receive.hs", "Send.hs", "Stream.hs"]] (const "/time on the way/")
+
+-- | A bug that one scenario has to find is searched longer: some need two threads that stand still.
+more :: Int -> Maybe Mutant -> Int
+more n = maybe n (const (10 * n))
 
 -- | The tests for a bug.
 among :: [(String, Mutant)] -> Mutant -> String
@@ -139,10 +145,29 @@ data Verdict = Passed | Caught
 -- what differs.
 caught :: Suite -> FilePath -> Maybe Mutant -> IO Verdict
 caught suite parent mutant = do
-  let place = parent </> takeFileName (suiteFolder suite)
+  place <- planted suite parent mutant
+  let program = place </> "suite"
       found = suiteFound suite
       -- Seconds. Without a bug every scenario runs to its end, which takes some minutes on an idle machine.
       limit = maybe "1500" (const "400") mutant
+  (built, _, why) <-
+    readProcessWithExitCode
+      "ghc"
+      (options suite place <> ["-O1", "-o", program])
+      ""
+  built == ExitSuccess @? ("it does not build: " <> why)
+  -- The run ends at its first failure.
+  (_, out, _) <- readProcessWithExitCode "sh" ["-c", "WEFT_SIM_RANDOM=\"$2\" timeout \"$3\" \"$0\" --color never -p \"$1\" | grep -m 1 -e '" <> found <> "' -e ' tests passed' -e ' tests failed'", program, suiteTests suite mutant, show (suiteRandom suite mutant), limit] ""
+  case out of
+    _
+      | found `isInfixOf` out -> pure Caught
+      | " tests passed" `isInfixOf` out -> pure Passed
+      | otherwise -> assertFailure ("it ended with " <> show out)
+
+-- | Copy a suite's modules into its folder, with the bug; those that are there already stay. Returns the folder.
+planted :: Suite -> FilePath -> Maybe Mutant -> IO FilePath
+planted suite parent mutant = do
+  let place = parent </> takeFileName (suiteFolder suite)
   forM_ (suiteModules suite) $ \(from, name) -> do
     source <- readFile (from </> name)
     changed <- case mutant of
@@ -153,20 +178,19 @@ caught suite parent mutant = do
     there <- doesFileExist to
     old <- if there then readFile to else pure ""
     when (length old /= length changed || old /= changed) (writeFile to changed)
-  let program = place </> "suite"
-  (built, _, why) <-
-    readProcessWithExitCode
-      "ghc"
-      ["-v0", "-w", "-O1", "-XHaskell2010", "-XBangPatterns", "-i" <> intercalate ":" ([suiteFolder suite] <> suiteBefore suite <> [place </> "core"] <> suiteBehind suite <> ["test" </> "mutants" </> "plain"]), "-outputdir", place </> "o", "-o", program, suiteFolder suite </> "Main.hs"]
-      ""
-  built == ExitSuccess @? ("it does not build: " <> why)
-  -- The run ends at its first failure.
-  (_, out, _) <- readProcessWithExitCode "sh" ["-c", "WEFT_SIM_RANDOM=\"$2\" timeout \"$3\" \"$0\" --color never -p \"$1\" | grep -m 1 -e '" <> found <> "' -e ' tests passed' -e ' tests failed'", program, suiteTests suite mutant, show (suiteRandom suite), limit] ""
-  case out of
-    _
-      | found `isInfixOf` out -> pure Caught
-      | " tests passed" `isInfixOf` out -> pure Passed
-      | otherwise -> assertFailure ("it ended with " <> show out)
+  pure place
+
+-- | GHC's options for a suite whose copies are in that folder, with its main module.
+options :: Suite -> FilePath -> [String]
+options suite place =
+  ["-v0", "-w", "-XHaskell2010", "-XBangPatterns", "-i" <> intercalate ":" ([suiteFolder suite] <> suiteBefore suite <> [place </> "core"] <> suiteBehind suite <> ["test" </> "mutants" </> "plain"]), "-outputdir", place </> "o", suiteFolder suite </> "Main.hs"]
+
+-- | A cheap test that runs always: GHC finds each module that a suite imports.
+complete :: FilePath -> Suite -> TestTree
+complete parent suite = testCase (takeFileName (suiteFolder suite) <> ": every module is found") $ do
+  place <- planted suite parent Nothing
+  (found, _, why) <- readProcessWithExitCode "ghc" (options suite place <> ["-M", "-dep-suffix", "", "-dep-makefile", place </> "dependencies"]) ""
+  found == ExitSuccess @? why
 
 -- | A cheap test that runs always: each piece that a planted bug replaces is in the source once.
 fitting :: String -> Suite -> [Mutant] -> TestTree
