@@ -10,6 +10,7 @@ import AdmissionScenario (admissionTests)
 import ClientScenario (clientTests)
 import DrainScenario (drainTests)
 import IdleTimerScenario (idleTimerTests)
+import PoolScenario (poolTests)
 import ScopeScenario (scopeTests)
 import ServerScenario (serverTests)
 import SocketScenario (socketTests)
@@ -23,4 +24,4 @@ main :: IO ()
 main = do
   -- One simulation at a time.
   setEnv "TASTY_NUM_THREADS" "1"
-  defaultMain (testGroup "server-sim" [serverTests, drainTests, clientTests, admissionTests, idleTimerTests, usersTests, stmTests, scopeTests, socketTests])
+  defaultMain (testGroup "server-sim" [serverTests, drainTests, clientTests, admissionTests, idleTimerTests, usersTests, stmTests, scopeTests, poolTests, socketTests])

@@ -100,7 +100,7 @@ server = Suite (simulated </> "test" </> "server-sim") [simulated </> "http", si
     testsOf = maybe (intercalate " || " (nub (map fst serverPlants))) (among serverPlants)
     serverModules =
       [(http </> "src", "Weft" </> "Http" </> m) | m <- ["Admission.hs", "Body.hs", "Client.hs", "Client" </> "Exchange.hs", "Engine.hs", "Linger.hs", "Table.hs", "Timeouts.hs", "Types.hs", "Writer.hs"]]
-        <> [("src", "Weft" </> "Runtime" </> "IdleTimer.hs")]
+        <> [("src", "Weft" </> m) | m <- ["Blocking" </> "Pool.hs", "Runtime" </> "IdleTimer.hs"]]
         <> [(".." </> "weft" </> "src", "Weft" </> "Socket" </> m) | m <- ["Basic.hs", "Serve.hs"]]
 http2Core = Suite (http </> "test" </> "http2-core") [] [http </> "protocol", "core", "src", "src-linux", ".." </> "weft" </> "src"] (const 0) "Failed!" [(http </> "protocol", "Weft" </> "Http2" </> "Core" </> m) | m <- ["Receive.hs", "Send.hs", "Stream.hs"]] (const "/time on the way/")
 
@@ -374,6 +374,10 @@ serverPlants =
     ("/epoll/ && /after two requests/", Mutant "a connection is kept although the server will end it" "Http/Client/Exchange.hs" "B.null rest && headPersists h && not" "B.null rest && not"),
     ("/epoll/ && /answers that are not read/", Mutant "a connection is kept although the body was not read" "Http/Client/Exchange.hs" "kept <- if over && B.null rest" "kept <- if B.null rest"),
     ("/sockets without memory/", Mutant "a pair of sockets stays open if the second one cannot be made" "Socket/Basic.hs" "second <- mkStreamSocket False b `onException` (close first >> cClose b)" "second <- mkStreamSocket False b"),
+    ("/a pool of threads/", Mutant "a call inside a call waits for another thread" "Blocking/Pool.hs" "if nested then act else" "if nested && False then act else"),
+    ("/a pool of threads/", Mutant "a thread of a pool ends although a call waits" "Blocking/Pool.hs" "stateRunning st <= stateLimit st ->" "stateRunning st < stateLimit st ->"),
+    ("/a pool of threads/", Mutant "the result of a call that ends as its caller is killed is lost" "Blocking/Pool.hs" "        when came (tryTakeMVar box" "        when (came && False) (tryTakeMVar box"),
+    ("/a pool of threads/", Mutant "the result of a call whose caller was killed is lost" "Blocking/Pool.hs" "when gone (either" "when (gone && False) (either"),
     ("/idle timers/ && /is reset/", Mutant "an idle timer expires although it was reset" "Runtime/IdleTimer.hs" "        Due | Instant (fromIntegral at) <= t -> do\n" "        Due -> do\n"),
     ("/idle timers/ && /is reset/", Mutant "an idle timer that is stopped as it expires still expires" "Runtime/IdleTimer.hs" "        found <- casWord ws wordState stateRunning stateExpired\n" "        found <- readWord ws wordState\n        pokeWord ws wordState stateExpired\n")
   ]
