@@ -31,6 +31,7 @@ module Weft.Socket
 where
 
 import Network.Socket (Family (..), HostAddress, HostAddress6, PortNumber, ShutdownCmd (..), SockAddr (..), SocketOption (..), SocketType (..), StructLinger (..), defaultProtocol, hostAddress6ToTuple, hostAddressToTuple, tupleToHostAddress, tupleToHostAddress6)
+import Weft.Deadline (Instant, deadlineIn, isTimeout, noDeadline)
 import Weft.Duration
 import Weft.Socket.Basic
 import Weft.Socket.Options

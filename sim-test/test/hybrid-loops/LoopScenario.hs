@@ -27,7 +27,7 @@ import Weft.Hybrid.Monad hiding (throw)
 import qualified Weft.Hybrid.Park as Park
 import Weft.Hybrid.Scheduler
 import Weft.Hybrid.Thread
-import Weft.Hybrid.Timer (sleep, timeout)
+import Weft.Hybrid.Timer (sleep, within)
 import Weft.Hybrid.Trace (Context (..), Trace (Parked), schedulerLoops)
 import Weft.Sys hiding (finally, mask_, onException, yield)
 import qualified Weft.Sys as Sys (yield)
@@ -197,7 +197,7 @@ limited setting = do
   let taker s = do
         done <- newEmptyMVar
         onLoopOf s 0 $ do
-          r <- timeout (nanoseconds 50) (H.takeMVar box)
+          r <- within (nanoseconds 50) (H.takeMVar box)
           left <- maybe (H.tryTakeMVar box) (const (pure Nothing)) r
           nonBlocking (modifyIORef got ((r, left) :))
           telling done
@@ -216,7 +216,7 @@ limitedElsewhere setting = do
   let use s = do
         done <- newEmptyMVar
         onLoopOf s 0 $ do
-          r <- timeout (nanoseconds 50) (goTo s 1 >> pure (7 :: Int))
+          r <- within (nanoseconds 50) (goTo s 1 >> pure (7 :: Int))
           -- The exception would arrive here.
           yield
           nonBlocking (modifyIORef got (r :))

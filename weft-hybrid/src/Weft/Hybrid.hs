@@ -40,7 +40,7 @@
 -- == Limits
 --
 -- This server disconnects a client that sends nothing for a minute. A deadline on a socket loses no data that
--- came in time. ('timeout' limits any action, by an exception.)
+-- came in time. ('inTime' limits any action, by an exception.)
 --
 -- > patient :: Socket -> Hybrid ()
 -- > patient sock = do
@@ -143,6 +143,7 @@ module Weft.Hybrid
 
     -- * Time
     module Weft.Hybrid.Timer,
+    module Weft.Hybrid.Deadline,
 
     -- * Blocking calls
     module Weft.Hybrid.Blocking,
@@ -169,6 +170,7 @@ where
 import Control.Monad.Catch
 import Weft.Hybrid.Blocking
 import Weft.Hybrid.Channel
+import Weft.Hybrid.Deadline
 import Weft.Hybrid.Descriptor
 import Weft.Hybrid.MVar
 import Weft.Hybrid.Monad

@@ -2,7 +2,7 @@
 -- Functions that the tests of the suite @hybrid@ share.
 module Support
   ( times,
-    within,
+    finishes,
     pause,
     eventually,
     collect,
@@ -32,8 +32,8 @@ scale = unsafePerformIO $ do
 {-# NOINLINE scale #-}
 
 -- | Fail unless the action ends, by GHC's clock.
-within :: String -> IO a -> IO a
-within what act = do
+finishes :: String -> IO a -> IO a
+finishes what act = do
   r <- GHC.timeout 60000000 act
   maybe (assertFailure (what <> ": still not done after 60 s")) pure r
 
@@ -43,7 +43,7 @@ pause ms = threadDelay (1000 * ms)
 
 -- | Fail unless the condition comes to hold.
 eventually :: String -> IO Bool -> Assertion
-eventually what cond = within what go
+eventually what cond = finishes what go
   where
     go = cond >>= \ok -> unless ok (threadDelay 1000 >> go)
 

@@ -26,6 +26,7 @@
 -- one file at once. They are interruptible while they wait in io_uring or for the pool. While at most
 -- three operations run, one that has to wait for a disk may be a blocking call of its own thread, which is cheaper.
 -- An exception then arrives when the disk has answered. After @preferFiles Rings@ there are no such calls.
+-- 'Weft.Deadline.inTime' gives them a deadline.
 -- Errors are 'IOError's
 -- with the names of the function and the file, and of the same types as those of "System.IO".
 --

@@ -50,6 +50,7 @@ import Foreign.Ptr (Ptr, castPtr, plusPtr)
 import Foreign.Storable (peekElemOff, pokeElemOff)
 import GHC.ForeignPtr (unsafeWithForeignPtr)
 import Network.Socket (SockAddr (..))
+import Weft.Deadline (Instant)
 import Weft.FFI.Datagram
 import Weft.Socket.Address
 import Weft.Socket.Datagram (operateTo)

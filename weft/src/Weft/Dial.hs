@@ -46,6 +46,7 @@ import Network.Socket (Family (..), SockAddr (..), SocketOption (NoDelay), Socke
 import Weft.Core.Manager (addTimer)
 import Weft.Core.Time (after)
 import Weft.Core.Timer (cancelTimer)
+import Weft.Deadline (Instant, isTimeout, noDeadline, timeoutError)
 import Weft.Dial.Order
 import Weft.Dial.Race
 import Weft.Duration
@@ -55,11 +56,11 @@ import Weft.Scope
 import Weft.Socket.Address (addressFamily)
 import Weft.Socket.Basic (connect, getSocketName, socket)
 import Weft.Socket.Options (setSocketOption)
-import Weft.Socket.Types (Instant, Socket, close, isTimeout, noDeadline, withDeadline)
+import Weft.Socket.Types (Socket, close, withDeadline)
 import Weft.Sys (now)
 import Weft.Timer (sleep)
 import Weft.Transport.Socket (socketConnection)
-import Weft.Transport.Types (Connection, connAbort, connClose, timeoutError)
+import Weft.Transport.Types (Connection, connAbort, connClose)
 
 -- | Where to connect to.
 data Destination

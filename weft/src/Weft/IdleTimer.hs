@@ -17,8 +17,7 @@
 --
 -- Due times come from the kernel's coarse clock, which ticks every few milliseconds, and are
 -- rounded up: an idle timer never fires early, and is less than 20 ms late.
--- (For a deadline, the instant at which one operation gives up, see
--- 'Weft.Socket.withDeadline'.)
+-- (For a deadline, the instant at which operations give up, see "Weft.Deadline".)
 --
 -- @since 0.1.0
 module Weft.IdleTimer

@@ -54,6 +54,7 @@ import Data.IORef
 import qualified Data.Map.Strict as Map
 import Weft.Core.Each
 import Weft.Core.Time (Duration (..), Instant (..), after)
+import Weft.Deadline (timeoutError, untilDeadline)
 import Weft.Duration
 import Weft.Pool.Books
 import Weft.Scope (forkDaemon, withScope)
@@ -69,7 +70,6 @@ import Weft.Sys
     updateOwnRef,
   )
 import Weft.Timer (sleep, within)
-import Weft.Transport.Types (timeoutError, untilDeadline)
 
 -- | How resources are made, kept and destroyed. Begin with 'poolOf'.
 data PoolSettings a = PoolSettings

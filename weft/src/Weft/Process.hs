@@ -73,6 +73,7 @@ import Weft.Core.Descriptor (descriptorFd)
 import Weft.Core.Events (evtRead)
 import Weft.Core.Time (after)
 import qualified Weft.Core.Time as Time (until)
+import Weft.Deadline (Instant, deadlineIn, noDeadline, timeoutError, untilDeadline)
 import Weft.Duration
 import Weft.FFI.Errno (errnoError, throwErrnoCode)
 import Weft.FFI.Path (withPath)

@@ -63,9 +63,10 @@ import Data.IORef
 import Foreign.C.Error (eINVAL)
 import GHC.IO.Exception (IOErrorType (EOF))
 import System.IO.Error (mkIOError)
+import Weft.Deadline (Instant)
 import Weft.Reader.Pieces (Pieces)
 import qualified Weft.Reader.Pieces as Pieces
-import Weft.Socket.Types (Instant, socketError)
+import Weft.Socket.Types (socketError)
 import Weft.Transport.Types
 
 -- | A connection, and the bytes that were received from it and not yet read.

@@ -55,13 +55,12 @@ import Network.Socket (AddrInfo (..), AddrInfoFlag (..), Family (..), PortNumber
 import qualified Network.Socket as N
 import System.IO.Unsafe (unsafePerformIO)
 import Weft.Blocking.Pool (Pool, newPool, runIn)
+import Weft.Deadline (Instant, deadlineIn, untilDeadline)
 import Weft.Duration
 import Weft.Resolver.Names
 import Weft.Resolver.Query
 import Weft.Resolver.Shared
-import Weft.Socket.Types (Instant, deadlineIn)
 import Weft.Sys (forkGeneration, now)
-import Weft.Transport.Types (untilDeadline)
 
 -- | How names are looked up, and the look-ups in progress.
 data Resolver = Resolver

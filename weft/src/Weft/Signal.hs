@@ -63,13 +63,9 @@ import Foreign.Ptr (nullPtr)
 import GHC.Conc (HandlerFun, setHandler)
 import System.IO.Unsafe (unsafePerformIO)
 import System.Posix.Signals
-import Weft.Core.Manager (addTimer)
-import Weft.Core.Timer (cancelTimer)
+import Weft.Deadline (Instant, atomicallyUntil, timeoutError)
 import Weft.FFI.Errno (throwErrnoCode, throwIfNegative_)
 import Weft.FFI.Signal
-import Weft.Runtime.Managers (currentManager)
-import Weft.Socket.Types (Instant, noDeadline)
-import Weft.Transport.Types (timeoutError)
 
 -- | The signals of a block that have been noted and not waited for, in order, each of them once. Handlers add to it,
 -- and threads that wait take from it.
@@ -113,15 +109,8 @@ withSignals wanted act = mask $ \restore -> do
 -- | Take the next signal; wait until there is one. Each noted signal is given to one of the threads that wait. If the
 -- deadline passes first, it throws an error that satisfies 'Weft.Socket.isTimeout'. If it throws, it has taken nothing.
 waitSignal :: Signals -> Instant -> IO Signal
-waitSignal signals deadline
-  | deadline == noDeadline = atomically (waitSignalSTM signals)
-  | otherwise = mask_ $ do
-    late <- newTVarIO False
-    m <- currentManager
-    timer <- addTimer m deadline (atomically (writeTVar late True))
-    let due = Nothing <$ (readTVar late >>= check)
-    found <- atomically ((Just <$> waitSignalSTM signals) `orElse` due) `finally` cancelTimer timer
-    maybe (ioError (timeoutError "Weft.Signal.waitSignal")) pure found
+waitSignal signals deadline =
+  mask_ (atomicallyUntil deadline (waitSignalSTM signals)) >>= maybe (ioError (timeoutError "Weft.Signal.waitSignal")) pure
 
 -- | 'waitSignal' in a transaction, together with other things that it may wait for.
 waitSignalSTM :: Signals -> STM Signal

@@ -190,6 +190,7 @@ import Network.Socket hiding
     waitWriteSocketSTM,
     withFdSocket,
   )
+import Weft.Deadline (Instant, deadlineIn, isTimeout, noDeadline)
 import Weft.Duration
 import Weft.Socket.Basic
 import Weft.Socket.ByteString (recvBuf, recvBufFrom, sendBuf, sendBufTo)

@@ -16,6 +16,8 @@
 -- on an idle machine a timer is late by at most the wheel's tick of 33 us, the kernel's timer slack (20 us), and the
 -- time of a wake-up.
 --
+-- Operations that take a deadline ("Weft.Deadline") need no 'within'.
+--
 -- A duration of zero or less is over at once; 'maxBound' never ends.
 --
 -- Setting a timer is one compare-and-swap, and a system call only if the

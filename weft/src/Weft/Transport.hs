@@ -9,7 +9,7 @@
 -- >   bytes <- connReceive c deadline 4096
 -- >   unless (Data.ByteString.null bytes) (connSendBytes c deadline bytes >> echo c)
 --
--- Each operation takes a deadline; 'noDeadline' means none. For an idle time-out, which is
+-- Each operation takes a deadline ("Weft.Deadline"); 'noDeadline' means none. For an idle time-out, which is
 -- reset all the time, "Weft.IdleTimer" with 'connAbort' as its action costs less.
 --
 -- At most one thread may receive and one may send at a time; any thread may close or abort. All
@@ -79,7 +79,7 @@ module Weft.Transport
   )
 where
 
-import Weft.Socket.Types (Instant, deadlineIn, isTimeout, noDeadline)
+import Weft.Deadline (Instant, deadlineIn, isTimeout, noDeadline, timeoutError, untilDeadline)
 import Weft.Transport.Memory
 import Weft.Transport.Socket
 import Weft.Transport.Types

@@ -32,9 +32,10 @@ import Control.Monad (unless)
 import Data.ByteString (ByteString)
 import Data.IORef
 import Foreign.C.Error (ePIPE)
+import Weft.Deadline (Instant)
 import Weft.Reader.Pieces (Pieces)
 import qualified Weft.Reader.Pieces as Pieces
-import Weft.Socket.Types (Instant, socketError)
+import Weft.Socket.Types (socketError)
 import Weft.Transport.Types
 
 -- | A connection, and the bytes that have been written and not yet sent.

@@ -20,6 +20,7 @@ import qualified Spec.Closing
 import qualified Spec.Compatibility
 import qualified Spec.DatagramBatches
 import qualified Spec.Datagrams
+import qualified Spec.Deadline
 import qualified Spec.Dial
 import qualified Spec.Event
 import qualified Spec.EventLife
@@ -94,6 +95,7 @@ group name n =
         Spec.Thread.tests Spec.Thread.weft,
         Spec.Thread.ownTests,
         Spec.Stm.tests,
+        Spec.Deadline.tests,
         Spec.Time.tests Spec.Time.weft,
         Spec.Time.ownTests,
         Spec.Timeout.tests Spec.Timeout.weft,

@@ -1,4 +1,4 @@
-{-# LANGUAGE TypeFamilies #-}
+{-# LANGUAGE TypeFamilyDependencies #-}
 
 -- |
 -- A class with the operations of a server, so that one source runs on both kinds of threads. At the type 'IO'
@@ -24,8 +24,10 @@ import Control.Monad.IO.Class (MonadIO (..))
 import Data.ByteString (ByteString)
 import Data.Kind (Type)
 import qualified Weft.Blocking as GHC
-import Weft.Duration (Duration)
+import Weft.Deadline (Duration, Instant)
+import qualified Weft.Deadline as GHC
 import qualified Weft.Hybrid.Blocking as Hybrid
+import qualified Weft.Hybrid.Deadline as Hybrid
 import qualified Weft.Hybrid.MVar as Hybrid
 import Weft.Hybrid.Monad (Hybrid)
 import qualified Weft.Hybrid.Monad as Hybrid
@@ -39,7 +41,7 @@ import qualified Weft.Timer as GHC
 -- | A monad of threads. 'liftIO' is for what does not block.
 class (MonadMask m, MonadIO m) => Threads m where
   -- | The type of sockets.
-  type SocketOf m
+  type SocketOf m = s | s -> m
 
   -- | The type of MVars.
   type MVarOf m :: Type -> Type
@@ -54,7 +56,7 @@ class (MonadMask m, MonadIO m) => Threads m where
   sleep :: Duration -> m ()
 
   -- | Run an action with a time limit. 'Nothing' if it took longer and was interrupted.
-  timeout :: Duration -> m a -> m (Maybe a)
+  within :: Duration -> m a -> m (Maybe a)
 
   -- | Run a call that blocks.
   blocking :: IO a -> m a
@@ -75,8 +77,14 @@ class (MonadMask m, MonadIO m) => Threads m where
   shutdown :: SocketOf m -> ShutdownCmd -> m ()
   close :: SocketOf m -> m ()
 
-  -- | The socket, with a deadline for its operations after the given duration from now.
-  withTimeout :: Duration -> SocketOf m -> m (SocketOf m)
+  -- | The instant after the given duration from now ("Weft.Deadline").
+  deadlineIn :: Duration -> m Instant
+
+  -- | Run an action, and interrupt it when the deadline passes.
+  inTime :: Instant -> m a -> m a
+
+  -- | The socket, with a deadline for its operations.
+  withDeadline :: Instant -> SocketOf m -> SocketOf m
 
 instance Threads IO where
   type SocketOf IO = GHC.Socket
@@ -84,7 +92,7 @@ instance Threads IO where
   fork = void . GHC.forkIO
   yield = GHC.yield
   sleep = GHC.sleep
-  timeout = GHC.within
+  within = GHC.within
   blocking = GHC.blocking
   newMVar = GHC.newMVar
   newEmptyMVar = GHC.newEmptyMVar
@@ -98,7 +106,9 @@ instance Threads IO where
   sendAll = GHC.sendAll
   shutdown = GHC.shutdown
   close = GHC.close
-  withTimeout d s = (`GHC.withDeadline` s) <$> GHC.deadlineIn d
+  deadlineIn = GHC.deadlineIn
+  inTime = GHC.inTime
+  withDeadline = GHC.withDeadline
 
 instance Threads Hybrid where
   type SocketOf Hybrid = Hybrid.Socket
@@ -106,7 +116,7 @@ instance Threads Hybrid where
   fork = Hybrid.fork
   yield = Hybrid.yield
   sleep = Hybrid.sleep
-  timeout = Hybrid.timeout
+  within = Hybrid.within
   blocking = Hybrid.blocking
   newMVar = Hybrid.newMVar
   newEmptyMVar = Hybrid.newEmptyMVar
@@ -120,4 +130,6 @@ instance Threads Hybrid where
   sendAll = Hybrid.sendAll
   shutdown = Hybrid.shutdown
   close = Hybrid.close
-  withTimeout d s = (`Hybrid.withDeadline` s) <$> Hybrid.deadlineIn d
+  deadlineIn = Hybrid.deadlineIn
+  inTime = Hybrid.inTime
+  withDeadline = Hybrid.withDeadline

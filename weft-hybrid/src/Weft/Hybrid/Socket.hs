@@ -25,11 +25,7 @@ module Weft.Hybrid.Socket
     sendAll,
 
     -- * Deadlines
-    Instant,
-    deadlineIn,
-    noDeadline,
     withDeadline,
-    isTimeout,
 
     -- * From "Weft.Socket"
     SockAddr (..),
@@ -49,18 +45,18 @@ import Foreign.C.Types (CInt)
 import Foreign.Marshal.Utils (copyBytes)
 import Foreign.Ptr (castPtr)
 import System.Posix.Types (Fd (..))
-import Weft.Core.Time (Duration, after, never)
+import Weft.Core.Time (Instant, never)
 import Weft.FFI.Errno (errnoError)
 import Weft.FFI.Socket
 import Weft.Hybrid.Descriptor
 import Weft.Hybrid.DescriptorTable (mayHideMore)
 import Weft.Hybrid.Monad
 import Weft.Hybrid.Weak (whenGarbage)
-import Weft.Socket (Instant, ShutdownCmd (..), SockAddr (..), isTimeout)
+import Weft.Socket (ShutdownCmd (..), SockAddr (..))
 import qualified Weft.Socket as GHC
 import Weft.Socket.Address
 import Weft.Socket.Scratch
-import Weft.Sys (newRef, now)
+import Weft.Sys (newRef)
 
 -- | A socket. A value also carries a deadline ('withDeadline'). It is closed by 'close', or when it is garbage
 -- collected.
@@ -180,15 +176,7 @@ sendAll s bytes = unless (B.null bytes) $ do
 
 -- Deadlines ----------------------------------------------------------------------------
 
--- | The instant after the given duration from now.
-deadlineIn :: Duration -> Hybrid Instant
-deadlineIn d = nonBlocking (after d <$> now)
-
--- | No deadline.
-noDeadline :: Instant
-noDeadline = never
-
 -- | A socket with a deadline, on the same descriptor. Operations on this value raise an error that satisfies
--- 'isTimeout' if they are not finished in time. Data that arrived in time is not lost.
+-- 'Weft.Hybrid.Deadline.isTimeout' if they are not finished in time. Data that arrived in time is not lost.
 withDeadline :: Instant -> Socket -> Socket
 withDeadline d (Socket s) = Socket s {sourceDeadline = d}

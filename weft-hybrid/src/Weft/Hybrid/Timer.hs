@@ -5,7 +5,7 @@
 -- @since 0.1.0
 module Weft.Hybrid.Timer
   ( sleep,
-    timeout,
+    within,
     callAt,
 
     -- * Durations
@@ -56,9 +56,9 @@ sleepUntil l ctx due k = case contextIdentity ctx of
 -- interrupted, as by 'Weft.Hybrid.Thread.throwTo'. Calls nest; other exceptions pass through; after the call has
 -- returned, its exception cannot arrive any more. An action that ends in spite of the exception, because it catches
 -- it or is masked, has its own result. 'maxBound' is no limit; zero or less gives 'Nothing' without running
--- the action. For sockets prefer a deadline, which loses no data.
-timeout :: Duration -> Hybrid a -> Hybrid (Maybe a)
-timeout d act
+-- the action. "Weft.Hybrid.Deadline" has the form that most operations take.
+within :: Duration -> Hybrid a -> Hybrid (Maybe a)
+within d act
   | d == maxBound = Just <$> act
   | d <= mempty = pure Nothing
   | otherwise = mask $ \restore -> do

@@ -46,7 +46,7 @@ tests scheduler =
       test "a time limit around a read" limited
     ]
   where
-    test name act = testCase name (within name (scheduler >>= act))
+    test name act = testCase name (finishes name (scheduler >>= act))
 
 inPieces :: File -> Offset -> Ptr Word8 -> Count -> Hybrid Count
 inPieces f at p n = readBufsAt f at [(p `plusPtr` (4096 * i), 4096) | i <- [0 .. countBytes n `div` 4096 - 1]]
@@ -190,5 +190,5 @@ masked s = withBytes 1048576 $ \path -> GHC.withFile reading {openDirect = True}
 limited :: Scheduler -> Assertion
 limited s = withBytes 1048576 $ \path -> GHC.withFile reading {openDirect = True} path $ \file ->
   runIn s . forM_ [1 .. times 100] $ \k -> do
-    r <- timeout (microseconds (k * 7 `mod` 200)) (readAt file 8192 65536)
+    r <- within (microseconds (k * 7 `mod` 200)) (readAt file 8192 65536)
     nonBlocking (maybe (pure ()) (@?= marked 8192 65536) r)

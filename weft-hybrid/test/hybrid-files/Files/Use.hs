@@ -21,7 +21,7 @@ import Support
 import System.Directory (createDirectory)
 import System.FilePath ((</>))
 import System.IO.Error
-import Test.QuickCheck hiding (within)
+import Test.QuickCheck
 import Test.QuickCheck.Monadic (monadicIO, run)
 import Test.Tasty
 import Test.Tasty.HUnit
@@ -50,7 +50,7 @@ tests scheduler =
       testProperty "any sequence of reads and writes, to a string" (random scheduler)
     ]
   where
-    test name act = testCase name (within name (scheduler >>= \s -> act (runIn s)))
+    test name act = testCase name (finishes name (scheduler >>= \s -> act (runIn s)))
 
 -- | 'runIn'.
 type Run = Hybrid () -> IO ()
@@ -120,8 +120,8 @@ closing go = withBytes 65536 $ \path -> withFolder $ \folder -> do
   wrong <- newIORef []
   begun <- getMonotonicTime
   -- On a machine that is busy with other work, each round waits for the pool's threads: as many as there is time for.
-  let inTime act = getMonotonicTime >>= \t -> when (t < begun + 20) act
-  forM_ [1 .. 150 :: Int] $ \i -> inTime $ do
+  let timely act = getMonotonicTime >>= \t -> when (t < begun + 20) act
+  forM_ [1 .. 150 :: Int] $ \i -> timely $ do
     f <- GHC.openFile (if even i then reading {openDirect = True} else reading) path
     go $ do
       readers <- forM [0 .. 7 :: Int] $ \k -> forkThread (reader wrong f (k * 4096))

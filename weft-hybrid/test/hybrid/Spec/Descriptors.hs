@@ -77,7 +77,7 @@ tests scheduler =
       test "a socket that keeps messages apart: behind a short one there may be another" $ \s ->
         Weft.socketPair Weft.AF_UNIX Weft.SeqPacket 0 >>= twoMessages s,
       Skip.testCase "a stream of SCTP: behind a short message there may be another" $
-        streamOfSctp >>= either (\e -> skip ("no SCTP: " <> show e)) (\sockets -> within "the messages" (scheduler >>= (`twoMessages` sockets))),
+        streamOfSctp >>= either (\e -> skip ("no SCTP: " <> show e)) (\sockets -> finishes "the messages" (scheduler >>= (`twoMessages` sockets))),
       test "closed while threads wait, and before" $ \s -> runIn s $ do
         (a, b) <- pair
         boxes <- replicateM 5 $ do
@@ -160,7 +160,7 @@ tests scheduler =
         total @?= 1000700,
       Skip.testCase "a terminal: all lines that came at once" $ do
         ends <- either (\e -> skip ("no pseudoterminal: " <> show (e :: IOException))) pure =<< E.try openPseudoTerminal
-        within "lines" $ scheduler >>= \s -> runIn s (linesOf ends),
+        finishes "lines" $ scheduler >>= \s -> runIn s (linesOf ends),
       test "adopt throws EBADF for a number that is negative or not open" $ \s -> runIn s . forM_ [-1, minBound, maxBound] $ \n -> do
         r <- try (nonBlocking (adopt n))
         nonBlocking (isBad r @? show n),
@@ -195,7 +195,7 @@ tests scheduler =
         hybrid @?= ghc
     ]
   where
-    test name act = testCase name (within name (scheduler >>= act))
+    test name act = testCase name (finishes name (scheduler >>= act))
     isBad :: Either IOException a -> Bool
     isBad = either ((== Just eBADF) . code) (const False)
     (f >=>? what) r = f r @? what

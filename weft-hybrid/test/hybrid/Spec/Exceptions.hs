@@ -40,7 +40,7 @@ tests =
       test "a thread's watchers hear of its end, though the collector ran between their registrations" watched
     ]
   where
-    test name act = testCase name (within name act)
+    test name act = testCase name (finishes name act)
 
 settings :: Settings
 settings =
@@ -80,14 +80,14 @@ onStopped = do
 
 caught :: Assertion
 caught = withScheduler settings $ \s -> do
-  r <- runIn s (timeout (milliseconds 5) (try (sleep (seconds 100))))
+  r <- runIn s (within (milliseconds 5) (try (sleep (seconds 100))))
   fmap (either (show :: E.SomeException -> String) (const "slept")) r @?= Just "<<timeout>>"
 
 -- | The time is over when the kill has been sent, and the thread has not run since.
 bothAtOnce :: Assertion
 bothAtOnce = withScheduler settings $ \s -> do
   end <- runIn s $ do
-    t <- forkThread (timeout (milliseconds 20) (sleep (seconds 100)) >> sleep (seconds 100))
+    t <- forkThread (within (milliseconds 20) (sleep (seconds 100)) >> sleep (seconds 100))
     replicateM_ 20 yield
     killThread t
     nonBlocking (GHC.threadDelay 60000)

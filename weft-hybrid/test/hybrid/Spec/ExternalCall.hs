@@ -36,7 +36,7 @@ tests scheduler =
       test "a scheduler ends although an action that cancels work throws" cancelFailsAtEnd
     ]
   where
-    test name act = testCase name (within name (scheduler >>= act))
+    test name act = testCase name (finishes name (scheduler >>= act))
 
 outsideOf :: Interrupted a -> (Promise a -> IO (IO ())) -> Hybrid a
 outsideOf interrupted begin = call (\l ctx k -> outside l ctx k interrupted begin)
@@ -141,7 +141,7 @@ cancelFails s = forM_ [E.toException Oops, E.toException E.ThreadKilled] $ \e ->
       killThread t
       end <- waitCatch t
       nonBlocking (isKilled end @? show end)
-      timeout (milliseconds 1) (waits begun)
+      within (milliseconds 1) (waits begun)
     r @?= Nothing
     begun <- newEmptyMVar
     t <- forkFromIn s (waits begun)

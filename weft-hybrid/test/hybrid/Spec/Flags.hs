@@ -28,7 +28,7 @@ tests scheduler =
       test "no item of a queue is missed" nothingMissed
     ]
   where
-    test name act = testCase name (within name (scheduler >>= act))
+    test name act = testCase name (finishes name (scheduler >>= act))
 
 before :: Scheduler -> Assertion
 before s = do

@@ -59,7 +59,7 @@ tests scheduler =
           runIn s yield
     ]
   where
-    test name act = testCase name (within name (scheduler >>= act))
+    test name act = testCase name (finishes name (scheduler >>= act))
     pipe = createPipe >>= \(r, w) -> (,) <$> adopt r <*> adopt w
     talk from to = do
       got <- run $ do

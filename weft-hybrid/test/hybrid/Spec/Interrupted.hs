@@ -25,7 +25,7 @@ type Case = Hybrid (Hybrid (), Hybrid Bool)
 
 tests :: IO Scheduler -> TestTree
 tests scheduler =
-  testGroup "killed in" [testCase name (within name (mapM_ (\d -> scheduler >>= \s -> killed s d c) delays)) | (name, c) <- cases]
+  testGroup "killed in" [testCase name (finishes name (mapM_ (\d -> scheduler >>= \s -> killed s d c) delays)) | (name, c) <- cases]
   where
     -- At once, when it has just begun to wait, and while it waits.
     delays = replicate (times 20) (replicateM_ 1 yield) <> replicate (times 5) (replicateM_ 3 yield) <> [pure (), sleep (milliseconds 3)]
@@ -100,7 +100,7 @@ cases =
         pure (deadlineIn (seconds 100) >>= \d -> void (awaitFlagUntil d flag), nonBlocking (raiseFlag flag) >> awaitFlag flag >> pure True)
     ),
     ("sleep", pure (sleep (seconds 100), pure True)),
-    ("timeout", pure (void (timeout (seconds 100) (sleep (seconds 200))), pure True)),
+    ("timeout", pure (void (within (seconds 100) (sleep (seconds 200))), pure True)),
     ( "atomically",
       do
         v <- nonBlocking (STM.newTVarIO False)

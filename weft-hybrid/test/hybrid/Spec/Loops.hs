@@ -132,7 +132,7 @@ tests n =
       takeMVar done
       used <- readIORef loops
       if length used == 1 && n > 1 && tries > 1 then sharing s (tries - 1) else pure used
-    test name act = testCase name (within name act)
+    test name act = testCase name (finishes name act)
     one = defaultSettings {settingsLoops = Just 1}
     busy stop = do
       x <- nonBlocking (readIORef stop)

@@ -25,7 +25,7 @@ type Round = Hybrid (Hybrid (), Hybrid (), Hybrid Bool)
 
 tests :: Int -> IO Scheduler -> TestTree
 tests loops scheduler =
-  testGroup "races" [testCase name (within name (scheduler >>= \s -> race s loops r)) | (name, r) <- rounds]
+  testGroup "races" [testCase name (finishes name (scheduler >>= \s -> race s loops r)) | (name, r) <- rounds]
 
 -- | The first side, on the first loop, prepares each round; the second is on the next loop.
 race :: Scheduler -> Int -> (Int -> Round) -> Assertion
@@ -98,7 +98,7 @@ rounds =
         taken <- nonBlocking (newIORef False)
         t <- mask_ (forkThread (recv a 1 >> nonBlocking (writeIORef taken True)))
         replicateM_ (i `mod` 5) yield
-        let left = timeout (seconds 10) (void (recv a 1))
+        let left = within (seconds 10) (void (recv a 1))
         pure (killThread t, sendAll b (C.pack "x"), consistent t taken left <* close a <* close b)
     ),
     ( "a wait begins, and the socket is closed",
@@ -120,7 +120,7 @@ rounds =
         soon <- deadlineIn (microseconds 60)
         taken <- nonBlocking (newIORef False)
         t <- forkThread (recv (withDeadline soon a) 1 >> nonBlocking (writeIORef taken True))
-        let left = timeout (seconds 10) (void (recv a 1))
+        let left = within (seconds 10) (void (recv a 1))
         pure (yield, sleep (microseconds 50) >> sendAll b (C.pack "x"), consistent t taken left <* close a <* close b)
     ),
     ( "two kills, and an end",

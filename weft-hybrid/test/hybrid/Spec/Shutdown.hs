@@ -32,7 +32,7 @@ tests :: Int -> TestTree
 tests n =
   testGroup
     "shutdown"
-    ( [testCase ("handlers run in a thread that " <> name) (within name (mapM_ (handlersRun body) starts)) | (name, body) <- waits]
+    ( [testCase ("handlers run in a thread that " <> name) (finishes name (mapM_ (handlersRun body) starts)) | (name, body) <- waits]
         <> [ test "a handler may wait, and is not killed itself" patient,
              test "masked threads end where they wait, uninterruptible ones where they are not" masking,
              test "a thread that waits in an MVar ends, whether or not another's handler fills it" chained,
@@ -45,7 +45,7 @@ tests n =
            ]
     )
   where
-    test name act = testCase name (within name act)
+    test name act = testCase name (finishes name act)
     settings = defaultSettings {settingsLoops = Just n, settingsOnException = \_ _ -> pure ()}
 
     -- Each scheduler that is stopped is not the one whose thread was the last to wait, or is that one.
@@ -208,7 +208,7 @@ tests n =
               0 -> sleep (seconds 100)
               1 -> void (readBytes r 1)
               2 -> forever yield
-              3 -> void (timeout (seconds 50) (readBytes r 1))
+              3 -> void (within (seconds 50) (readBytes r 1))
               _ -> forever (blocking (pure ()))
         (if even i then fork else void . forkThread) (bracket_ (mark begun i) (mark ended i) wait')
       pause 1
@@ -227,7 +227,7 @@ waits =
     ("sleeps", sleep (seconds 100)),
     ("computes in steps", forever (nonBlocking (pure ()))),
     ("waits for a pipe", withPipe (\r -> void (readBytes r 1))),
-    ("waits with a time limit", withPipe (\r -> void (timeout (seconds 100) (readBytes r 1)))),
+    ("waits with a time limit", withPipe (\r -> void (within (seconds 100) (readBytes r 1)))),
     ("makes blocking calls", forever (blocking (GHC.threadDelay 300))),
     ("waits on a GHC thread", onGhcThread (GHC.threadDelay 20000) >> sleep (seconds 100)),
     ("is masked", mask_ (forever (yield >> sleep (microseconds 50)))),

@@ -169,7 +169,7 @@ tests scheduler =
         map (fromRight 0) rs @?= [1 .. 50]
     ]
   where
-    test name act = testCase name (within name (scheduler >>= act))
+    test name act = testCase name (finishes name (scheduler >>= act))
     yield' = sleep (milliseconds 1)
     spin stop = do
       x <- nonBlocking (readIORef stop)
@@ -187,7 +187,7 @@ forkIO' :: GHC.MVar (Either SomeException a) -> IO a -> IO ThreadId
 forkIO' box act = E.mask_ (forkIOWithUnmask (\unmask -> E.try (unmask act) >>= putMVar box))
 
 deadlock :: Assertion
-deadlock = within "deadlock" $ do
+deadlock = finishes "deadlock" $ do
   reported <- newIORef []
   let settings =
         defaultSettings

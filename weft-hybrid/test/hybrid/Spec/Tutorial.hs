@@ -62,9 +62,9 @@ tests :: IO Scheduler -> TestTree
 tests scheduler =
   testGroup
     "tutorial"
-    [ testCase "the server of figure 4" . within "server" $ talk server,
-      testCase "with patience" . within "patient" . talk $ \l -> forever (accept l >>= \(c, _) -> fork (patient c `finally` close c)),
-      testCase "the chat" . within "chat" $ do
+    [ testCase "the server of figure 4" . finishes "server" $ talk server,
+      testCase "with patience" . finishes "patient" . talk $ \l -> forever (accept l >>= \(c, _) -> fork (patient c `finally` close c)),
+      testCase "the chat" . finishes "chat" $ do
         s <- scheduler
         runIn s $ do
           (listener, addr) <- listening

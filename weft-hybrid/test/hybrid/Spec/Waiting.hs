@@ -113,12 +113,26 @@ tests scheduler =
           ts <- forM [1 .. times 1000] (\i -> forkThread (sleep (microseconds (i * 10))))
           ends <- mapM waitCatch ts
           nonBlocking (length [() | Right () <- ends] @?= times 1000)
-        r <- runIn s ((,,) <$> timeout (milliseconds 5) (sleep (seconds 100)) <*> timeout (seconds 100) (pure 'x') <*> timeout (seconds (-1)) (pure ()))
+        r <- runIn s ((,,) <$> within (milliseconds 5) (sleep (seconds 100)) <*> within (seconds 100) (pure 'x') <*> within (seconds (-1)) (pure ()))
         r @?= (Nothing, Just 'x', Nothing)
-        r' <- runIn s (timeout (seconds 100) (timeout (milliseconds 5) (sleep (seconds 100))))
+        r' <- runIn s (within (seconds 100) (within (milliseconds 5) (sleep (seconds 100))))
         r' @?= Just Nothing
-        r'' <- runIn s (timeout (milliseconds 5) (timeout (seconds 100) (sleep (seconds 100))))
+        r'' <- runIn s (within (milliseconds 5) (within (seconds 100) (sleep (seconds 100))))
         r'' @?= Nothing,
+      test "inTime: in time, too late and not early, and passed" $ \s -> do
+        (r, took) <- runIn s $ do
+          ample <- deadlineIn (seconds 100)
+          x <- inTime ample (pure 'x')
+          y <- inTime noDeadline (pure 'y')
+          begun <- nonBlocking getMonotonicTime
+          soon <- deadlineIn (milliseconds 20)
+          late <- try (inTime soon (sleep (seconds 100)))
+          ended <- nonBlocking getMonotonicTime
+          nested <- try (inTime ample (inTime soon (pure 'z')))
+          other <- try (inTime ample (throwM (userError "the action's own")))
+          pure ((x, y, [either isTimeout (const False) late, either isTimeout (const False) nested, either isTimeout (\() -> True) other]), ended - begun)
+        r @?= ('x', 'y', [True, True, False])
+        (took >= 0.02) @? show took,
       test "timeouts that race with the end of the action" $ \s -> do
         rs <- runIn s $ do
           boxes <- forM [1 .. times 300] $ \i -> do
@@ -126,7 +140,7 @@ tests scheduler =
             -- What it says is what happened: the action ended, or it did not.
             fork $ do
               ended <- nonBlocking (newIORef False)
-              r <- timeout (microseconds 300) (sleep (microseconds (i `mod` 600)) >> mask_ (nonBlocking (writeIORef ended True)))
+              r <- within (microseconds 300) (sleep (microseconds (i `mod` 600)) >> mask_ (nonBlocking (writeIORef ended True)))
               e <- nonBlocking (readIORef ended)
               putMVar box (r, e)
             pure box
@@ -177,7 +191,7 @@ tests scheduler =
         r' @?= 'y'
     ]
   where
-    test name act = testCase name (within name (scheduler >>= act))
+    test name act = testCase name (finishes name (scheduler >>= act))
     -- Until that thread waits, and a little longer, as it has parked before the MVar knows of it.
     parked t = do
       state <- nonBlocking (readRef (threadState t))
@@ -186,4 +200,4 @@ tests scheduler =
         _ -> sleep (milliseconds 1) >> parked t
     -- Until the threads that are ready have parked.
     settle = replicateM_ 20 yield >> sleep (milliseconds 2)
-    orAfter act d = void (timeout d act)
+    orAfter act d = void (within d act)

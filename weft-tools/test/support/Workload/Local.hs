@@ -118,7 +118,7 @@ hybridUser run port echoes o d = do
   back <-
     if not echoes
       then pure (Just (content size n))
-      else H.run . H.timeout (patience run) $
+      else H.run . H.within (patience run) $
         H.bracket (H.nonBlocking (note o "a hybrid echo: connects" >> opened) >>= H.fromSocket) H.close $ \s -> do
           H.connect s (SockAddrInet (fromIntegral port) (tupleToHostAddress (127, 0, 0, 1)))
           H.nonBlocking (note o ("a hybrid echo: sends " <> show size <> " bytes"))

@@ -16,6 +16,7 @@ import Data.Word (Word8)
 import Foreign.C.Error (eBADF, eINVAL)
 import Foreign.Ptr (Ptr, castPtr, plusPtr)
 import Network.Socket (SockAddr (..))
+import Weft.Deadline (Instant)
 import Weft.FFI.Process
 import Weft.Socket.Gather (sendGathered)
 import Weft.Socket.Scratch

@@ -54,6 +54,7 @@ import System.IO.Error (catchIOError)
 import System.Posix.Types (Fd (..))
 import Weft.Core.Descriptor (descriptorClosed, descriptorFd)
 import Weft.Core.Time (Duration, milliseconds)
+import Weft.Deadline (deadlineIn)
 import Weft.FFI.Errno
 import Weft.FFI.Socket
 import Weft.Socket.Address

@@ -77,6 +77,7 @@ import System.IO.Error (catchIOError)
 import Weft.Blocking (blocking)
 import Weft.Core.Descriptor (prepareDescriptor)
 import Weft.Core.Time (Instant (..), after, until)
+import Weft.Deadline (isTimeout)
 import Weft.Duration
 import Weft.FFI.Listener (cRefuseNew)
 import Weft.Scope.Threads

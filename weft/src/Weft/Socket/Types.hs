@@ -23,11 +23,7 @@ module Weft.Socket.Types
     cutOff,
 
     -- * Deadlines
-    Instant,
-    deadlineIn,
-    noDeadline,
     withDeadline,
-    isTimeout,
 
     -- * Closing
     close,
@@ -44,7 +40,7 @@ import Foreign.C.Error (Errno (..), eAGAIN, eBADF, ePIPE, eTIMEDOUT)
 import Foreign.C.Types (CInt)
 import GHC.Exts (touch#)
 import GHC.IO (IO (..))
-import GHC.IO.Exception (IOErrorType (TimeExpired), IOException (ioe_description, ioe_type))
+import GHC.IO.Exception (IOException (ioe_description))
 import GHC.IORef (IORef (..))
 import GHC.STRef (STRef (..))
 import System.IO.Unsafe (unsafePerformIO)
@@ -212,33 +208,14 @@ socketError loc (Errno e) = errnoError loc e
 
 -- Deadlines --------------------------------------------------------------------------
 
--- | The instant after the given duration from now, on the monotonic clock: the one form of a deadline in Weft. A socket
--- carries it ('withDeadline'); the operations of connections ("Weft.Transport") and pools ("Weft.Pool") take it as an
--- argument. What has no argument for one, such as an operation on a file or an STM transaction, is limited by
--- 'Weft.Timer.within', with a duration, which interrupts the thread. 'Weft.Thread.timeout' is that for programs that
--- use GHC's names, in microseconds.
-deadlineIn :: Duration -> IO Instant
-deadlineIn d = after d <$> now
-
--- | No deadline.
-noDeadline :: Instant
-noDeadline = never
-
--- | A socket with a deadline, on the same descriptor. Operations on this value throw an error
--- that satisfies 'isTimeout' if they are not finished in time. Unlike
--- 'Weft.Thread.timeout' this loses no data: data that arrived before the deadline is
--- returned. An STM transaction such as that of 'Weft.Socket.waitReadSocketSTM' ignores the deadline.
+-- | A socket with a deadline ("Weft.Deadline"), on the same descriptor. Operations on this value, and transactions such
+-- as that of 'Weft.Socket.waitReadSocketSTM', throw an error that satisfies 'Weft.Deadline.isTimeout' if they are not
+-- finished in time. Unlike 'Weft.Thread.timeout' this loses no data: data that arrived before the deadline is returned.
 --
 -- > soon <- deadlineIn (seconds 5)
 -- > request <- recv (withDeadline soon sock) 4096
 withDeadline :: Instant -> Socket -> Socket
 withDeadline d s = s {socketDeadline = d}
-
--- | Whether it is @ETIMEDOUT@: a deadline has passed, or the kernel has given up a connection.
-isTimeout :: IOError -> Bool
-isTimeout e = case ioe_type e of
-  TimeExpired -> True
-  _ -> False
 
 -- Closing ----------------------------------------------------------------------------
 

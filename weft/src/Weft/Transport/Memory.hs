@@ -8,22 +8,21 @@ module Weft.Transport.Memory
 where
 
 import Control.Concurrent.STM
-import Control.Exception (mask_, onException)
+import Control.Exception (mask_)
 import Control.Monad (unless, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Unsafe as B (unsafeDrop, unsafeTake)
 import Data.Foldable (for_)
 import qualified Data.Map.Strict as Map
+import Data.Maybe (fromMaybe)
 import Data.Sequence (Seq, ViewL (..), viewl, (|>))
 import qualified Data.Sequence as Seq
 import Foreign.C.Error (Errno, eADDRINUSE, eBADF, eCONNREFUSED, eCONNRESET, eINVAL, ePIPE, eTIMEDOUT)
 import Foreign.Ptr (castPtr, plusPtr)
 import Network.Socket (SockAddr (..))
-import Weft.Core.Manager (addTimer)
-import Weft.Core.Timer (cancelTimer)
-import Weft.Runtime.Managers (currentManager)
-import Weft.Socket.Types (Instant, noDeadline, socketError)
+import Weft.Deadline (Instant, atomicallyUntil)
+import Weft.Socket.Types (socketError)
 import Weft.Transport.Types
 
 -- Pipes ------------------------------------------------------------------------------
@@ -178,27 +177,11 @@ sendBytes end deadline bytes = unless (B.null bytes) $ do
 -- | Run a transaction of an open end, and wait for it until the deadline. Masked, so that no exception arrives after it
 -- was committed; waiting is interruptible.
 operate :: String -> End -> Instant -> STM (Either Errno a) -> IO a
-operate loc end deadline act = mask_ (waitUntil deadline attempt) >>= either (failed loc) pure
+operate loc end deadline act = mask_ (atomicallyUntil deadline attempt) >>= either (failed loc) pure . fromMaybe (Left eTIMEDOUT)
   where
     attempt = do
       closed <- readTVar (endClosed end)
       if closed then pure (Left eBADF) else act
-
--- | Run a transaction, and wait for it until the deadline. It is tried once more after that.
-waitUntil :: Instant -> STM (Either Errno a) -> IO (Either Errno a)
-waitUntil deadline act
-  | deadline == noDeadline = atomically act
-  | otherwise = do
-    now <- atomically ((Just <$> act) `orElse` pure Nothing)
-    maybe waiting pure now
-  where
-    waiting = do
-      passed <- newTVarIO False
-      m <- currentManager
-      timer <- addTimer m deadline (atomically (writeTVar passed True))
-      let tooLate = Left eTIMEDOUT <$ (readTVar passed >>= check)
-      r <- atomically (act `orElse` tooLate) `onException` cancelTimer timer
-      r <$ cancelTimer timer
 
 failed :: String -> Errno -> IO a
 failed loc = ioError . socketError ("Weft.Transport." <> loc)
@@ -263,7 +246,7 @@ connectTo :: Int -> Table -> TVar Int -> Instant -> SockAddr -> IO Connection
 connectTo capacity table ports deadline address = mask_ $ do
   own <- atomically (withPort ports (unported address))
   (mine, theirs) <- connectionPair capacity own address
-  r <- waitUntil deadline $ do
+  r <- atomicallyUntil deadline $ do
     bound <- Map.lookup address <$> readTVar table
     case bound of
       Nothing -> pure (Left eCONNREFUSED)
@@ -271,7 +254,7 @@ connectTo capacity table ports deadline address = mask_ $ do
         queue <- readTVar waiting
         check (Seq.length queue < backlog)
         Right mine <$ writeTVar waiting (queue |> theirs)
-  either (failed "transportConnect") pure r
+  either (failed "transportConnect") pure (fromMaybe (Left eTIMEDOUT) r)
   where
     backlog = 128
 

@@ -18,6 +18,7 @@ import Foreign.Storable (peek)
 import GHC.IO.Exception (IOException (ioe_errno))
 import Network.Socket (Family (..), ShutdownCmd (..), SockAddr (..), SocketOption (..), StructLinger (..))
 import qualified Network.Socket as N
+import Weft.Deadline (Instant, noDeadline)
 import Weft.FFI.Socket (cSendProgress)
 import Weft.Socket.Address (addressFamily)
 import Weft.Socket.Basic

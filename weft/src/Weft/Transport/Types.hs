@@ -33,8 +33,6 @@ module Weft.Transport.Types
     Transport (..),
 
     -- * For implementations
-    untilDeadline,
-    timeoutError,
     withReceived,
     sendFileByReading,
     filePieceSize,
@@ -49,19 +47,17 @@ import qualified Data.ByteString.Internal as B (createAndTrim)
 import Data.IORef
 import Data.Int (Int64)
 import Data.Word (Word16, Word8)
-import Foreign.C.Error (eINVAL, eTIMEDOUT)
+import Foreign.C.Error (eINVAL)
 import Foreign.Ptr (Ptr)
 import GHC.IO.Exception (IOErrorType (EOF))
 import Network.Socket (SockAddr)
 import System.IO.Error (mkIOError)
 import System.Posix.Types (Fd (..))
-import Weft.Core.Time (Duration)
-import qualified Weft.Core.Time as Time (until)
+import Weft.Deadline (Duration, Instant, deadlineIn)
 import Weft.FFI.Errno (throwIfNegative)
 import Weft.FFI.Socket (cReadAt)
 import Weft.Socket.Message (withBytes)
-import Weft.Socket.Types (Instant, deadlineIn, noDeadline, socketError)
-import Weft.Sys (now)
+import Weft.Socket.Types (socketError)
 
 -- | A connection: a reliable stream of bytes in each direction. It consists of the operations of
 -- its kind and its state, and takes three words beside the state.
@@ -257,18 +253,6 @@ data Transport = Transport
   }
 
 -- For implementations ----------------------------------------------------------------
-
--- | The time until a deadline, for 'Weft.Timer.within': not positive if it has passed, 'maxBound' for
--- 'Weft.Socket.Types.noDeadline'.
-untilDeadline :: Instant -> IO Duration
-untilDeadline deadline
-  | deadline == noDeadline = pure maxBound
-  | otherwise = Time.until deadline <$> now
-
--- | The error of an operation whose deadline has passed, which satisfies 'Weft.Socket.isTimeout'. The location is for
--- its message.
-timeoutError :: String -> IOError
-timeoutError loc = socketError loc eTIMEDOUT
 
 -- | The size in bytes of the pieces that 'sendFileByReading' reads: 64 KiB.
 filePieceSize :: Int

@@ -29,6 +29,7 @@ import System.Posix.Process (ProcessStatus (..), exitImmediately, forkProcess, g
 import System.Posix.Types (Fd (..))
 import Test.Tasty
 import Test.Tasty.HUnit
+import Weft.Deadline (deadlineIn, inTime, isTimeout)
 import Weft.File
 import Weft.Test.Files
 import qualified Weft.Thread as W
@@ -42,6 +43,7 @@ tests =
     [ testCase "a pipe carries the written bytes, and ends" carries,
       testCase "the largest reads and writes transfer what there is" largest,
       testCase "an interrupted read loses nothing" keeps,
+      testCase "a read whose deadline passes loses nothing" overdue,
       testCase "closing ends a read that waits" closes,
       testCase "a named pipe that nobody has open for writing is at its end" withoutWriter,
       testCase "a pipe has no offsets" offsets,
@@ -70,6 +72,22 @@ carries = withPipe $ \r w -> do
     readAll r = do
       bytes <- readNext r 50000
       if B.null bytes then pure [] else (bytes :) <$> readAll r
+
+-- | Whenever the bytes come, they are the result of the read or are still in the pipe.
+overdue :: Assertion
+overdue = withPipe $ \r w -> forM_ [1 .. times 50] $ \i -> do
+  soon <- deadlineIn (milliseconds (i `mod` 5))
+  reader <- start (mask_ (try (inTime soon (readNext r 10))))
+  when (even i) (W.threadDelay (100 * i))
+  ended <- if i `mod` 5 == 1 then Just <$> finishes "the deadline" (result "reading" reader) else pure Nothing
+  writeNext w (marked i 10)
+  got <- maybe (finishes "reading" (result "reading" reader)) pure ended
+  bytes <- case got of
+    Right bytes -> pure bytes
+    Left e -> do
+      isTimeout e @? show (e :: IOException)
+      finishes "what is in the pipe" (readNext r 10)
+  bytes @?= marked i 10
 
 -- | One of the parent's threads reads from a pipe, another one writes into a full one. Neither exists in the child.
 inherited :: Assertion
