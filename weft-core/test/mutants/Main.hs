@@ -283,7 +283,7 @@ mutants =
     Mutant "a callback that waited for another stays registered as it begins" "Core/Registry.hs" "(\\table' -> (table', True)) <$> store r fd e {entryDue = due} table" "pure (table, True)",
     Mutant "a callback that waits for another cannot be unregistered" "Core/Registry.hs" "      table' <- store r fd e {entryDue = due} table\n      pure (table', (True, []))\n" "      pure (if null due then table else table, (True, []))\n",
     Mutant "the remaining callbacks are not armed again" "Core/Registry.hs" "(if shared then not (all oneShot due) else needsArming due kept)" "shared",
-    Mutant "unregistering leaves the callback in the table" "Core/Registry.hs" "settle r table fd e kept (any" "settle r table fd e (entryRegistrations e) (any",
+    Mutant "unregistering leaves the callback in the table" "Core/Registry.hs" "reconcile r table fd e kept (any" "reconcile r table fd e (entryRegistrations e) (any",
     Mutant "an unregistered descriptor stays armed" "Core/Registry.hs" "when (alive && not shared) (void (forget r" "when (alive && shared) (void (forget r",
     Mutant "a descriptor is armed before it is in the table" "Core/Registry.hs" "          setSlot r fd (Attached rd m)\n          void (backendArm backend fd (readinessToken fd (readinessGeneration rd)) Edge readinessEvents)\n            `onException` setSlot r fd Vacant\n" "          void (backendArm backend fd (readinessToken fd (readinessGeneration rd)) Edge readinessEvents)\n          setSlot r fd (Attached rd m)\n",
     Mutant "a descriptor attaches to a stopped manager" "Core/Registry.hs" "Nothing | not alive -> pure ManagerStopped" "Nothing | False -> pure ManagerStopped",

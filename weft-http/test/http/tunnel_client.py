@@ -16,7 +16,7 @@ class Client:
         self.h2 = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True, header_encoding="utf-8"))
         self.h2.initiate_connection()
         self.flush()
-        self.statuses, self.data, self.ended, self.resets = {}, {}, set(), {}
+        self.heads, self.data, self.ended, self.resets, self.settings = {}, {}, set(), {}, {}
 
     def flush(self):
         self.sock.sendall(self.h2.data_to_send())
@@ -26,8 +26,10 @@ class Client:
         if not received:
             raise EOFError
         for event in self.h2.receive_data(received):
-            if isinstance(event, h2.events.ResponseReceived):
-                self.statuses[event.stream_id] = dict(event.headers)[":status"]
+            if isinstance(event, h2.events.RemoteSettingsChanged):
+                self.settings.update((key, change.new_value) for key, change in event.changed_settings.items())
+            elif isinstance(event, h2.events.ResponseReceived):
+                self.heads[event.stream_id] = dict(event.headers)
             elif isinstance(event, h2.events.DataReceived):
                 self.data[event.stream_id] = self.data.get(event.stream_id, b"") + event.data
                 self.h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
@@ -41,15 +43,15 @@ class Client:
         while not condition():
             self.read()
 
-    def connect(self, path):
+    def connect(self, path, fields=()):
         stream = self.h2.get_next_available_stream_id()
-        self.h2.send_headers(
-            stream, [(":method", "CONNECT"), (":protocol", "websocket"), (":scheme", "http"), (":path", path), (":authority", "localhost")]
-        )
+        pseudo = [(":method", "CONNECT"), (":protocol", "websocket"), (":scheme", "http"), (":path", path), (":authority", "localhost")]
+        self.h2.send_headers(stream, pseudo + list(fields))
         self.flush()
         return stream
 
     def send(self, stream, data):
+        """As fast as the windows allow; what comes meanwhile is kept."""
         while data:
             room = min(self.h2.local_flow_control_window(stream), self.h2.max_outbound_frame_size)
             if room > 0:
@@ -72,11 +74,11 @@ def main(port):
     c.send(s, message)
     c.end(s)
     c.until(lambda: s in c.ended)
-    print("echo", c.statuses[s], c.data[s] == message)
+    print("echo", c.heads[s][":status"], c.data[s] == message)
     # The server ends.
     s = c.connect("/hello")
     c.until(lambda: s in c.ended)
-    print("hello", c.statuses[s], c.data[s])
+    print("hello", c.heads[s][":status"], c.data[s])
     c.end(s)
     # Fifty at once. Some end, the others are reset in the middle.
     many = [c.connect("/echo") for _ in range(50)]

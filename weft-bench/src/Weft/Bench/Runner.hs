@@ -230,14 +230,14 @@ unlessOver env progress number label c action = do
 perform :: Progress -> Int -> Text -> Case -> IO [Measured] -> IO (Either Failure [Result])
 perform progress number label c action = do
   step progress (label <> "  " <> T.unwords (subjectName (caseSubject c) : [k <> "=" <> paramText v | (k, v) <- caseParams c]))
-  attempt number c action
+  orFailure number c action
 
 add :: Either Failure [Result] -> Measurement -> Measurement
 add (Left failure) measurement = measurement {measuredFailures = measuredFailures measurement ++ [failure]}
 add (Right results) measurement = measurement {measuredResults = measuredResults measurement ++ results}
 
-attempt :: Int -> Case -> IO [Measured] -> IO (Either Failure [Result])
-attempt number c action =
+orFailure :: Int -> Case -> IO [Measured] -> IO (Either Failure [Result])
+orFailure number c action =
   (Right . map result <$> action)
     `catches` [ Handler (\e -> throwIO (e :: SomeAsyncException)),
                 -- Without the wrapper, which newer compilers may show with a backtrace.

@@ -135,7 +135,7 @@ unregister r fd key = do
   lock <- stripe r fd
   (found, refused) <- uninterruptibleMask_ . modifyMVar lock $ \table -> case IntMap.lookup (fromIntegral fd) table of
     Just (Registered e) | (gone@(_ : _), kept) <- partition ((== key) . registrationKey) (entryRegistrations e) -> do
-      (table', refused) <- settle r table fd e kept (any ((== MultiShot) . registrationLifetime) gone)
+      (table', refused) <- reconcile r table fd e kept (any ((== MultiShot) . registrationLifetime) gone)
       pure (table', (True, refused))
     Just (Registered e) | (_ : _, due) <- partition ((== key) . registrationKey) (entryDue e) -> do
       table' <- store r fd e {entryDue = due} table
@@ -146,7 +146,7 @@ unregister r fd key = do
 -- | Store the registrations that are left of an entry, and make the kernel agree: if none is left, the back end forgets
 -- the descriptor; otherwise it is armed again if the last argument says so. If the kernel refuses that, the entry is
 -- removed; returns its registrations, whose callbacks have to be run with 'unwatched'.
-settle ::
+reconcile ::
   Registry m ->
   IntMap.IntMap (Known m) ->
   Fd ->
@@ -154,7 +154,7 @@ settle ::
   [Registration] ->
   Bool ->
   IO (IntMap.IntMap (Known m), [Registration])
-settle r table fd e kept rearm
+reconcile r table fd e kept rearm
   | null kept = do
     alive <- opsAlive (managerOps r) (entryManager e)
     shared <- sharesReadiness r fd (entryManager e)
@@ -208,7 +208,7 @@ dispatch r fd gen evs = do
       (table', refused) <-
         if null kept
           then (\table' -> (table', [])) <$> store r fd e' {entryRegistrations = []} table
-          else settle r table fd e' kept (if shared then not (all oneShot due) else needsArming due kept)
+          else reconcile r table fd e' kept (if shared then not (all oneShot due) else needsArming due kept)
       pure (table', (due, refused))
     _ -> pure (table, ([], []))
   case due of

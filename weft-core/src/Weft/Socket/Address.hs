@@ -19,6 +19,7 @@ module Weft.Socket.Address
     -- * Text
     hostText,
     ip6Text,
+    hostBytes,
   )
 where
 
@@ -26,15 +27,17 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import Data.Word (Word16, Word32, Word8)
-import Foreign.C.Types (CInt)
+import Foreign.C.String (CString)
+import Foreign.C.Types (CInt (..))
 import Foreign.Marshal.Alloc (alloca, allocaBytes)
 import Foreign.Marshal.Utils (fillBytes)
 import Foreign.Ptr (Ptr, castPtr)
 import Foreign.Storable (peek, poke)
 import GHC.Arr (Array, listArray, (!))
-import Network.Socket (Family (..), HostAddress6, SockAddr (..), hostAddress6ToTuple, hostAddressToTuple, tupleToHostAddress)
+import Network.Socket (Family (..), HostAddress6, SockAddr (..), hostAddress6ToTuple, hostAddressToTuple, packFamily, tupleToHostAddress)
 import Network.Socket.Address (SocketAddress (..))
 import System.IO.Error (catchIOError)
+import System.IO.Unsafe (unsafePerformIO)
 import Weft.FFI.Socket (SockAddrBytes, cGetPeerName)
 
 -- | The size in bytes of the largest address (@struct sockaddr_storage@).
@@ -82,6 +85,20 @@ octets = listArray (0, 255) (map (C.pack . show) [0 :: Int .. 255])
 -- | The text form of an IPv6 address that RFC 5952 recommends.
 ip6Text :: HostAddress6 -> ByteString
 ip6Text host = C.takeWhile (/= ']') (C.drop 1 (C.pack (show (SockAddrInet6 0 0 host 0))))
+
+foreign import ccall unsafe "inet_pton"
+  cInetPton :: CInt -> CString -> Ptr Word8 -> IO CInt
+
+-- | The bytes of an IP address of that family, in network order, from its text, as inet_pton(3) reads it: @192.0.2.1@,
+-- without leading zeros, or any of the forms of RFC 4291, section 2.2.
+hostBytes :: Family -> ByteString -> Maybe ByteString
+hostBytes family text
+  | B.elem 0 text = Nothing
+  | otherwise = unsafePerformIO . B.useAsCString text $ \t -> allocaBytes size $ \p -> do
+    ok <- cInetPton (packFamily family) t p
+    if ok == 1 then Just <$> B.packCStringLen (castPtr p, size) else pure Nothing
+  where
+    size = if family == AF_INET then 4 else 16
 
 -- | Run an action with an address in memory, and its length.
 withAddress :: SockAddr -> (Ptr SockAddrBytes -> Word32 -> IO a) -> IO a

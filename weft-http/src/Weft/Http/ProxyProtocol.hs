@@ -12,16 +12,16 @@ module Weft.Http.ProxyProtocol
   )
 where
 
-import Data.Bits (shiftL, (.&.), (.|.))
+import Data.Bits ((.&.))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import qualified Data.ByteString.Unsafe as B
 import Data.Char (isDigit)
-import Data.Word (Word16, Word32)
-import Weft.Http.Parser.Bytes (hexDigit)
 import Weft.Http.Settings (ProxyProtocol (..))
 import Weft.Socket
+import Weft.Socket.Address (hostBytes)
+import Weft.Wire.Peek (word16At, word32At)
 
 -- | The result of parsing the beginning of a connection.
 data Found
@@ -80,36 +80,10 @@ portOf digits = case C.readInt digits of
   _ -> Nothing
 
 ipv4 :: ByteString -> Maybe HostAddress
-ipv4 text = case mapM part (C.split '.' text) of
-  Just [a, b, c, d] -> Just (tupleToHostAddress (a, b, c, d))
-  _ -> Nothing
-  where
-    part digits = case C.readInt digits of
-      Just (n, "") | C.all isDigit digits, n <= 255 -> Just (fromIntegral n)
-      _ -> Nothing
+ipv4 text = (\b -> tupleToHostAddress (B.unsafeIndex b 0, B.unsafeIndex b 1, B.unsafeIndex b 2, B.unsafeIndex b 3)) <$> hostBytes AF_INET text
 
--- | The last two groups may be written as an IPv4 address (RFC 4291, 2.2), as inet_ntop(3) writes IPv4-mapped
--- addresses.
 ipv6 :: ByteString -> Maybe HostAddress6
-ipv6 text = case B.breakSubstring "::" text of
-  (whole, "") -> final (C.split ':' whole) >>= address
-  (before, rest) -> do
-    a <- if B.null before then Just [] else mapM group (C.split ':' before)
-    b <- if B.length rest == 2 then Just [] else final (C.split ':' (B.drop 2 rest))
-    if length a + length b < 8 then address (a <> replicate (8 - length a - length b) 0 <> b) else Nothing
-  where
-    final parts = case parts of
-      [part] | Just v4 <- ipv4 part -> let (a, b, c, d) = hostAddressToTuple v4 in Just [pair a b, pair c d]
-      [part] -> (: []) <$> group part
-      part : rest -> (:) <$> group part <*> final rest
-      [] -> Nothing
-    pair high low = fromIntegral high * 256 + fromIntegral low
-    group digits
-      | B.null digits || B.length digits > 4 || B.any ((< 0) . hexDigit) digits = Nothing
-      | otherwise = Just (B.foldl' (\n c -> n * 16 + fromIntegral (hexDigit c)) 0 digits :: Word16)
-    address groups = case groups of
-      [a, b, c, d, e, f, g, h] -> Just (tupleToHostAddress6 (a, b, c, d, e, f, g, h))
-      _ -> Nothing
+ipv6 text = (\b -> (word32At b 0, word32At b 4, word32At b 8, word32At b 12)) <$> hostBytes AF_INET6 text
 
 -- | Version 2: sixteen bytes, addresses, and extensions, which are skipped.
 version2 :: ByteString -> Found
@@ -120,18 +94,12 @@ version2 bytes
   -- LOCAL: a connection of the proxy itself, for example a health check.
   | at 12 == 0x20 = Announced Nothing (16 + size)
   | otherwise = case at 13 of
-    0x11 | size >= 12 -> Announced (Just (SockAddrInet (port 24) (tupleToHostAddress (byte 16, byte 17, byte 18, byte 19)))) (16 + size)
-    0x21 | size >= 36 -> Announced (Just (SockAddrInet6 (port 48) 0 (word32 16, word32 20, word32 24, word32 28) 0)) (16 + size)
+    0x11 | size >= 12 -> Announced (Just (SockAddrInet (fromIntegral (word16At bytes 24)) (tupleToHostAddress (at 16, at 17, at 18, at 19)))) (16 + size)
+    0x21 | size >= 36 -> Announced (Just (SockAddrInet6 (fromIntegral (word16At bytes 48)) 0 (word32At bytes 16, word32At bytes 20, word32At bytes 24, word32At bytes 28) 0)) (16 + size)
     family
       | family `elem` [0x11, 0x21] -> Malformed
       | otherwise -> Announced Nothing (16 + size)
   where
     at = B.unsafeIndex bytes
-    byte = B.unsafeIndex bytes
-    size = word16 14
-    word16 :: Int -> Int
-    word16 i = (fromIntegral (at i) `shiftL` 8) .|. fromIntegral (at (i + 1))
-    port i = fromIntegral (word16 i)
-    word32 :: Int -> Word32
-    word32 i = (fromIntegral (word16 i) `shiftL` 16) .|. fromIntegral (word16 (i + 2))
+    size = fromIntegral (word16At bytes 14)
     maxSize = 4096

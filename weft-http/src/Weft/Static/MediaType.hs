@@ -26,13 +26,13 @@ newtype MediaTypes = MediaTypes (H.HashMap ByteString ByteString)
 
 -- | The known types, with others that replace or join them. For texts without a parameter @charset@, UTF-8 is added.
 mediaTypes :: [(ByteString, ByteString)] -> MediaTypes
-mediaTypes [] = MediaTypes known
-mediaTypes own = MediaTypes (H.union (H.fromList [(C.map toLower suffix, charset t) | (suffix, t) <- own]) known)
+mediaTypes [] = MediaTypes standardTypes
+mediaTypes own = MediaTypes (H.union (H.fromList [(C.map toLower suffix, charset t) | (suffix, t) <- own]) standardTypes)
 
 -- | Shared by all folders.
-known :: H.HashMap ByteString ByteString
-known = charset <$> H.union (H.fromList newer) (H.fromList [(T.encodeUtf8 suffix, t) | (suffix, t) <- M.toList defaultMimeMap])
-{-# NOINLINE known #-}
+standardTypes :: H.HashMap ByteString ByteString
+standardTypes = charset <$> H.union (H.fromList newer) (H.fromList [(T.encodeUtf8 suffix, t) | (suffix, t) <- M.toList defaultMimeMap])
+{-# NOINLINE standardTypes #-}
 
 -- | Types that the package does not have, as the registry of IANA names them. A source map is JSON (ECMA-426).
 newer :: [(ByteString, ByteString)]

@@ -191,8 +191,8 @@ securityOf endpoint shared = do
 
 -- | Masked: use the endpoint. The action calls the library, and neither waits nor takes long. @EBADF@ if the connection is
 -- closed.
-using :: Session -> String -> (Endpoint -> IO a) -> IO a
-using s loc act = do
+withEndpoint :: Session -> String -> (Endpoint -> IO a) -> IO a
+withEndpoint s loc act = do
   takeMVar (sessionTurn s)
   closed <- readIORef (sessionClosed s)
   if closed
@@ -200,7 +200,7 @@ using s loc act = do
     else do
       r <- act (sessionEndpoint s) `onException` giveBack s
       r <$ giveBack s
-{-# INLINE using #-}
+{-# INLINE withEndpoint #-}
 
 -- | Give the turn back.
 giveBack :: Session -> IO ()
@@ -236,7 +236,7 @@ asSender s deadline act = do
 
 -- | As the sender, masked: send the output. If it throws, sending is cut off; if it was before, it throws @EPIPE@.
 flushOutput :: Session -> Instant -> IO ()
-flushOutput s deadline = checkWhole s >> using s "connSend" takeOutput >>= sendOutput s deadline
+flushOutput s deadline = checkWhole s >> withEndpoint s "connSend" takeOutput >>= sendOutput s deadline
 
 -- | As the sender, masked: send output that was taken.
 sendOutput :: Session -> Instant -> Region -> IO ()
@@ -312,11 +312,11 @@ receiveMasked s deadline n = do
       if B.null bytes && not more
         then receiveBelow
         else do
-          (reading, AfterReading left more' output) <- using s "connReceive" (\endpoint -> readClear endpoint bytes n)
+          (reading, AfterReading left more' output) <- withEndpoint s "connReceive" (\endpoint -> readClear endpoint bytes n)
           writeIORef (sessionInput s) $! Input left more'
           when (output > fewAnswers) (sendPromptly s)
           when (output > manyAnswers) $ do
-            waiting <- using s "connReceive" outputSize
+            waiting <- withEndpoint s "connReceive" outputSize
             when (waiting > manyAnswers) (broken (protocolError "the peer does not take the answers to its key updates"))
           case reading of
             Clear clear -> pure clear
@@ -325,7 +325,7 @@ receiveMasked s deadline n = do
             ReadingFailed failure -> sendPromptly s >> broken (errorOf failure)
     receiveBelow = do
       more <- connReceive (sessionBelow s) deadline 32768
-      if B.null more then using s "connReceive" recordBegun >>= truncated else (writeIORef (sessionInput s) $! Input more False) >> go
+      if B.null more then withEndpoint s "connReceive" recordBegun >>= truncated else (writeIORef (sessionInput s) $! Input more False) >> go
     -- The peer closed without a close_notify alert. For a server that is common and harmless, since a request says
     -- where it ends. A client must not mistake a truncated message for a complete one.
     truncated begun
@@ -396,7 +396,7 @@ sizeOf = go 0
 sendGroup :: Session -> Instant -> [Region] -> IO () -> IO ()
 sendGroup s deadline group encrypted = asSender s deadline $ do
   checkWhole s
-  taken <- using s "connSend" $ \endpoint -> do
+  taken <- withEndpoint s "connSend" $ \endpoint -> do
     written <- writeClear endpoint group
     unless written (failed "connSend" ePIPE)
     encrypted
@@ -450,7 +450,7 @@ shutdownClear s deadline = do
     mask_ . asSender s deadline $ do
       cut <- readIORef (sessionCut s)
       unless cut $ do
-        when (ending == Open) (writeIORef (sessionEnding s) Alerted >> using s "connShutdownSend" endClear)
+        when (ending == Open) (writeIORef (sessionEnding s) Alerted >> withEndpoint s "connShutdownSend" endClear)
         flushOutput s deadline
     connShutdownSend (sessionBelow s) deadline
     writeIORef (sessionEnding s) Shut

@@ -46,7 +46,7 @@ tests on =
               (bytes, C.takeWhile (/= ',') (answerBody answer)) @?= (bytes, who)
             noConnections server,
       testOn on "a missing PROXY header that is required, and malformed ones, are refused" . withQuietServer (setProxyProtocolRequired defaultSettings) whoAsks $ \server port -> do
-        forM_ ["GET / HTTP/1.1\r\nHost: h\r\n\r\n", "PROXY TCP4 1.2.3 1.2.3.4 1 2\r\n", "PROXY TCP4 1.2.3.4 1.2.3.4 1 99999\r\n", "PROXY TCP6 ::1.2.3.4:1 ::1 1 2\r\n", "PROXY " <> C.replicate 200 'x'] $ \bytes -> withClient port $ \client -> do
+        forM_ ["GET / HTTP/1.1\r\nHost: h\r\n\r\n", "PROXY TCP4 1.2.3 1.2.3.4 1 2\r\n", "PROXY TCP4 01.2.3.4 1.2.3.4 1 2\r\n", "PROXY TCP4 1.2.3.4 1.2.3.4 1 99999\r\n", "PROXY TCP6 ::1.2.3.4:1 ::1 1 2\r\n", "PROXY " <> C.replicate 200 'x'] $ \bytes -> withClient port $ \client -> do
           say client bytes
           finishSaying client
           heard <- hearEnd client

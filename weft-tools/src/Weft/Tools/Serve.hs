@@ -319,7 +319,7 @@ announce sources choice inherited addresses = do
       _ -> scheme <> name address <> ":" <> portText address <> "/"
     scheme = if null (certificatesOf sources) then "http://" else "https://"
     name address
-      | inherited || not (null (listens settings)) || isJust (stack settings) = hostText address
+      | inherited || not (null (listens settings)) || isJust (stack settings) = reachableHost address
       | otherwise = case host settings of
         '*' : _ -> "localhost"
         h | ':' `elem` h -> "[" <> h <> "]"
@@ -329,12 +329,12 @@ announce sources choice inherited addresses = do
 metricsUrl :: SockAddr -> String
 metricsUrl address = case address of
   SockAddrUnix file -> "unix:" <> file
-  _ -> "http://" <> hostText address <> ":" <> portText address <> "/metrics"
+  _ -> "http://" <> reachableHost address <> ":" <> portText address <> "/metrics"
 
 -- | The port of an address of TCP, and a host that reaches it.
-portText, hostText :: SockAddr -> String
+portText, reachableHost :: SockAddr -> String
 portText = reverse . takeWhile (/= ':') . reverse . show
-hostText address = case address of
+reachableHost address = case address of
   SockAddrInet _ 0 -> "localhost"
   SockAddrInet6 _ _ (0, 0, 0, 0) _ -> "localhost"
   _ -> reverse (drop 1 (dropWhile (/= ':') (reverse (show address))))

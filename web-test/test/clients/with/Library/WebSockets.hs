@@ -151,7 +151,7 @@ gone = serving 60 $ \port connections -> do
 tunnelled :: Assertion
 tunnelled = serving 20 $ \port connections -> do
   needModule "h2"
-  out <- python "tunnel_client.py" [show port]
+  out <- python "websocket_client.py" [show port]
   lines out
     @?= ["setting 1", "head 200 []"]
       <> [show n <> " True" | n <- [0, 1, 125, 126, 65535, 65536, 3000000 :: Int]]

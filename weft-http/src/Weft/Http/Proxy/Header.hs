@@ -13,9 +13,9 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import Data.Word (Word16, Word8)
-import Numeric (showHex)
 import Weft.Http.ProxyProtocol (signature)
 import Weft.Socket (SockAddr (..), hostAddress6ToTuple, hostAddressToTuple)
+import Weft.Socket.Address (hostText, ip6Text)
 
 -- | The version of a header that is sent.
 data ProxyHeader
@@ -30,9 +30,8 @@ data ProxyHeader
 -- Unix socket has no address that the header could have.
 proxyHeaderFor :: ProxyHeader -> Maybe SockAddr -> ByteString
 proxyHeaderFor version client = case (version, client) of
-  (ProxyVersion1, Just (SockAddrInet p host))
-    | (a, b, c, d) <- hostAddressToTuple host -> line "TCP4" (C.intercalate "." (map text [a, b, c, d])) "0.0.0.0" p
-  (ProxyVersion1, Just (SockAddrInet6 p _ host _)) -> line "TCP6" (groups (hostAddress6ToTuple host)) "::" p
+  (ProxyVersion1, Just address@(SockAddrInet p _)) | Just host <- hostText address -> line "TCP4" host "0.0.0.0" p
+  (ProxyVersion1, Just (SockAddrInet6 p _ host _)) -> line "TCP6" (ip6Text host) "::" p
   (ProxyVersion1, _) -> "PROXY UNKNOWN\r\n"
   (ProxyVersion2, Nothing) -> binary 0x20 0 []
   (ProxyVersion2, Just (SockAddrInet p host))
@@ -41,9 +40,7 @@ proxyHeaderFor version client = case (version, client) of
     | (a, b, c, d, e, f, g, h) <- hostAddress6ToTuple host -> binary 0x21 0x21 (concatMap two [a, b, c, d, e, f, g, h] <> replicate 16 0 <> two (fromIntegral p) <> [0, 0])
   (ProxyVersion2, Just _) -> binary 0x21 0 []
   where
-    line family from to port = B.concat ["PROXY ", family, " ", from, " ", to, " ", text port, " 0\r\n"]
-    text n = C.pack (show n)
-    groups (a, b, c, d, e, f, g, h) = C.intercalate ":" [C.pack (showHex n "") | n <- [a, b, c, d, e, f, g, h]]
+    line family from to port = B.concat ["PROXY ", family, " ", from, " ", to, " ", C.pack (show port), " 0\r\n"]
     binary command family addresses = signature <> B.pack ([command, family] <> two (fromIntegral (length addresses)) <> addresses)
     two :: Word16 -> [Word8]
     two n = [fromIntegral (n `shiftR` 8), fromIntegral n]

@@ -1,5 +1,3 @@
-{-# LANGUAGE ForeignFunctionInterface #-}
-
 -- |
 -- Internet addresses of both versions, represented as numbers, and link-layer addresses.
 --
@@ -31,17 +29,12 @@ where
 
 import Data.Bits (shiftR, testBit, (.&.), (.|.))
 import Data.ByteString (ByteString)
-import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
+import Data.Char (isAscii)
 import Data.List (intercalate)
-import Data.Word (Word32, Word64, Word8)
-import Foreign.C.String (CString, withCString)
-import Foreign.C.Types (CInt (..))
-import Foreign.Marshal.Alloc (allocaBytes)
-import Foreign.Ptr (Ptr, castPtr)
-import Network.Socket (Family (AF_INET, AF_INET6), packFamily)
-import System.IO.Unsafe (unsafePerformIO)
-import Weft.Socket.Address (ip6Text)
+import Data.Word (Word32, Word64)
+import Network.Socket (Family (AF_INET, AF_INET6))
+import Weft.Socket.Address (hostBytes, ip6Text)
 import Weft.Wire.Peek
 import Weft.Wire.Put
 
@@ -54,23 +47,12 @@ data Address
 instance Show Address where
   show = showAddress
 
-foreign import ccall unsafe "inet_pton"
-  cInetPton :: CInt -> CString -> Ptr Word8 -> IO CInt
-
-familyV4, familyV6 :: CInt
-familyV4 = packFamily AF_INET
-familyV6 = packFamily AF_INET6
-
 -- | Parse an address from its text form, as inet_pton(3) does: @192.0.2.1@ or @2001:db8::1@.
 parseAddress :: String -> Maybe Address
 parseAddress text
-  | '\0' `elem` text = Nothing
-  | ':' `elem` text = (`v6At` 0) <$> parse familyV6 16
-  | otherwise = (`v4At` 0) <$> parse familyV4 4
-  where
-    parse family size = unsafePerformIO . withCString text $ \t -> allocaBytes size $ \p -> do
-      ok <- cInetPton family t p
-      if ok == 1 then Just <$> B.packCStringLen (castPtr p, size) else pure Nothing
+  | not (all isAscii text) = Nothing
+  | ':' `elem` text = (`v6At` 0) <$> hostBytes AF_INET6 (C.pack text)
+  | otherwise = (`v4At` 0) <$> hostBytes AF_INET (C.pack text)
 
 -- | The text form of an address; of an IPv6 address the one that RFC 5952 recommends.
 showAddress :: Address -> String

@@ -21,7 +21,6 @@ module Weft.Tcp.Wire.IPv4
     encode,
     putHeader,
     plain,
-    isFragment,
   )
 where
 
@@ -63,7 +62,7 @@ destination (View b) = v4At b 16
 protocol :: View -> Word8
 protocol (View b) = word8At b 9
 
--- | Whether the packet is a fragment ('isFragment').
+-- | Whether the packet is a fragment: it is not the first one, or more follow.
 viewsFragment :: View -> Bool
 viewsFragment (View b) = word16At b 6 .&. 0x3fff /= 0
 
@@ -108,10 +107,6 @@ data Header = Header
 -- | A header without options, for a packet that must not be fragmented, given protocol, source and destination.
 plain :: Word8 -> Address -> Address -> Header
 plain proto src dst = Header src dst proto 64 0 0 True False 0 B.empty
-
--- | Whether a header is that of a fragment.
-isFragment :: Header -> Bool
-isFragment h = moreFragments h || fragmentOffset h /= 0
 
 -- | All fields of the header.
 header :: View -> Header

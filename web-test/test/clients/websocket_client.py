@@ -2,81 +2,26 @@
 for each case. The frames of RFC 6455 are made here. Argument: the port."""
 
 import os
-import socket
 import struct
 import sys
 
-import h2.config
-import h2.connection
-import h2.events
+# The connection and its tunnels are those of the client of weft-http's suite.
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../weft-http/test/http"))
+
+from tunnel_client import Client  # noqa: E402
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 
 
-class Client:
+class WebSockets(Client):
     def __init__(self, port):
-        self.sock = socket.create_connection(("127.0.0.1", port))
-        self.sock.settimeout(60)
-        self.h2 = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True, header_encoding="utf-8"))
-        self.h2.initiate_connection()
-        self.flush()
-        self.heads, self.data, self.ended, self.resets = {}, {}, set(), {}
-        # Whether what comes is credited at once.
-        self.crediting = True
-        self.owed = {}
-        self.settings = None
-        while self.settings is None:
-            self.read()
-
-    def flush(self):
-        self.sock.sendall(self.h2.data_to_send())
-
-    def read(self):
-        received = self.sock.recv(65536)
-        if not received:
-            raise EOFError
-        for event in self.h2.receive_data(received):
-            if isinstance(event, h2.events.RemoteSettingsChanged):
-                self.settings = {key: change.new_value for key, change in event.changed_settings.items()}
-            elif isinstance(event, h2.events.ResponseReceived):
-                self.heads[event.stream_id] = dict(event.headers)
-            elif isinstance(event, h2.events.DataReceived):
-                self.data[event.stream_id] = self.data.get(event.stream_id, b"") + event.data
-                self.owed[event.stream_id] = self.owed.get(event.stream_id, 0) + event.flow_controlled_length
-                if self.crediting:
-                    self.credit(event.stream_id)
-            elif isinstance(event, h2.events.StreamEnded):
-                self.ended.add(event.stream_id)
-            elif isinstance(event, h2.events.StreamReset):
-                self.resets[event.stream_id] = event.error_code
-        self.flush()
-
-    def credit(self, stream):
-        if self.owed.get(stream) and stream not in self.ended:
-            self.h2.acknowledge_received_data(self.owed.pop(stream), stream)
-
-    def until(self, condition):
-        while not condition():
-            self.read()
+        super().__init__(port)
+        self.until(lambda: self.settings)
 
     def connect(self, path):
-        stream = self.h2.get_next_available_stream_id()
-        pseudo = [(":method", "CONNECT"), (":protocol", "websocket"), (":scheme", "http"), (":path", path), (":authority", "localhost")]
-        self.h2.send_headers(stream, pseudo + [("sec-websocket-version", "13"), ("origin", "http://localhost")])
-        self.flush()
+        stream = super().connect(path, [("sec-websocket-version", "13"), ("origin", "http://localhost")])
         self.until(lambda: stream in self.heads or stream in self.resets)
         return stream
-
-    def send(self, stream, data):
-        """As fast as the windows allow; what comes meanwhile is kept."""
-        while data:
-            room = min(self.h2.local_flow_control_window(stream), self.h2.max_outbound_frame_size)
-            if room > 0:
-                self.h2.send_data(stream, data[:room])
-                data = data[room:]
-                self.flush()
-            else:
-                self.read()
 
     def message(self, stream):
         """The next frame of the tunnel: its kind and payload."""
@@ -109,7 +54,7 @@ def frame(kind, payload):
 
 
 def main(port):
-    c = Client(port)
+    c = WebSockets(port)
     print("setting", c.settings.get(8))
     s = c.connect("/")
     print("head", c.heads[s][":status"], sorted(c.heads[s].keys() & {"upgrade", "connection", "sec-websocket-accept", "content-length"}))
@@ -123,8 +68,7 @@ def main(port):
     c.send(s, frame(CLOSE, struct.pack("!H", 1000)))
     print("closed", c.message(s) == (CLOSE, struct.pack("!H", 1000)))
     c.until(lambda: s in c.ended)
-    c.h2.end_stream(s)
-    c.flush()
+    c.end(s)
     # The server closes.
     s = c.connect("/close")
     print(c.message(s))
