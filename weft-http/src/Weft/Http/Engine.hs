@@ -167,7 +167,7 @@ answer loop@(Loop client app _) h !rest = do
       state <- responseState client
       if state == responseKeep then next loop rest else end client (B.null rest && saidLast) state
     framing -> do
-      body <- newBody client (hasFlag flagExpect (headFlags h)) framing (headEnd h + B.length rest >= receiveSize) rest
+      body <- newBody client (isSet flagExpect (headFlags h)) framing (headEnd h + B.length rest >= receiveSize) rest
       let !request = requestOf client h (readBody body)
       runApplication client n app h (Just body) B.empty request
       state <- responseState client
@@ -178,7 +178,7 @@ answer loop@(Loop client app _) h !rest = do
         else end client False state
   where
     -- The client has sent its last request (RFC 9112, 9.6); HTTP/1.0 closes by default (9.3).
-    saidLast = hasFlag flagClose flags || (hasFlag flagOld flags && not (hasFlag flagKeepAlive flags))
+    saidLast = isSet flagClose flags || (isSet flagOld flags && not (isSet flagKeepAlive flags))
     flags = headFlags h
 
 noBody :: IO ByteString
@@ -211,7 +211,7 @@ runApplication client n app h body rest request = interruptible ((app request an
                 report late e
                 () <$ answered (settingsOnExceptionResponse settings e)
     -- HTTP/1.0: the body ends where the connection ends, so an orderly close would make it look complete (RFC 9112, 8).
-    breakOff state = when (state == responseBegun && hasFlag flagOld (headFlags h)) (connAbort (clientConnection client))
+    breakOff state = when (state == responseBegun && isSet flagOld (headFlags h)) (connAbort (clientConnection client))
     report late e = if late then pure () else settingsOnException settings (Just request) e
 
 -- Ends -----------------------------------------------------------------------------------

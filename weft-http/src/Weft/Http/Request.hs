@@ -51,7 +51,7 @@ requestOf client h body =
       requestHeaderUserAgent = headUserAgent h
     }
   where
-    !version = if hasFlag flagOld (headFlags h) then http10 else http11
+    !version = if isSet flagOld (headFlags h) then http10 else http11
 {-# INLINE requestOf #-}
 
 -- Not inlined, and their arguments are not unpacked ('lazy' prevents that), so that a request holds one word for each

@@ -29,7 +29,7 @@ import Network.Wai.Internal (Response (..), ResponseReceived (..))
 import Weft.Http.Body
 import Weft.Http.Buffer
 import Weft.Http.FileResponse
-import Weft.Http.Parser.Head (Head (..), flagClose, flagHead, flagKeepAlive, flagOld, hasFlag)
+import Weft.Http.Parser.Head (Head (..), flagClose, flagHead, flagKeepAlive, flagOld, isSet)
 import Weft.Http.Render
 import Weft.Http.Settings
 import Weft.Http.Timeouts
@@ -66,8 +66,8 @@ respond client number h body rest request response = do
 -- | Whether the connection continues after this response, as far as is known before it is sent.
 persists :: Client -> Head -> Maybe Body -> Int -> IO Bool
 persists client h body bits
-  | hasBit bitClose bits || hasFlag flagClose flags = pure False
-  | hasFlag flagOld flags && not (hasFlag flagKeepAlive flags) = pure False
+  | hasBit bitClose bits || isSet flagClose flags = pure False
+  | isSet flagOld flags && not (isSet flagKeepAlive flags) = pure False
   | otherwise = do
     final <- isFinal client
     if final then pure False else maybe (pure True) bodyPersists body
@@ -78,7 +78,7 @@ persists client h body bits
 endingFor :: Head -> Bool -> ConnectionField
 endingFor h keep
   | not keep = SayClose
-  | hasFlag flagOld (headFlags h) = SayKeepAlive
+  | isSet flagOld (headFlags h) = SayKeepAlive
   | otherwise = Silent
 
 complete :: Client -> Bool -> IO ()
@@ -87,7 +87,7 @@ complete client keep = setResponse client (if keep then responseKeep else respon
 
 -- | Whether the response has no body, even if the application provides one (RFC 9110, 6.4.1).
 bodiless :: Head -> Status -> Bool
-bodiless h status = hasFlag flagHead (headFlags h) || code == 304 || code == 204 || code < 200
+bodiless h status = isSet flagHead (headFlags h) || code == 304 || code == 204 || code < 200
   where
     code = statusCode status
 {-# INLINE bodiless #-}
@@ -144,7 +144,7 @@ undeclared client number h keep buffer headTo bits builder = do
       sendBuffer client number buffer begin (from + n - begin)
       complete client keep
     _
-      | hasFlag flagOld (headFlags h) -> do
+      | isSet flagOld (headFlags h) -> do
         -- The connection ends after the body, so the head must say close.
         to <- putConnection buffer headTo bits SayClose >>= endHead buffer
         moveBytes (p `plusPtr` to) (p `plusPtr` from) n
@@ -232,7 +232,7 @@ respondStream client number h body status fields stream
   | empty h status = respondBuilder client number h body status fields mempty
   | otherwise = do
     Rendered buffer headTo len bits <- renderHead (clientShared client) status fields True
-    let old = hasFlag flagOld (headFlags h)
+    let old = isSet flagOld (headFlags h)
         framing
           | len >= 0 = Exactly len
           | old = UntilClose

@@ -165,7 +165,7 @@ whatFieldsSay = do
   run defaultLimits ["PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"] @?= ([], PrefaceOfHttp2)
   where
     flagsOf field = case run defaultLimits ["GET / HTTP/1.1\r\nHost: h\r\n" <> field <> "\r\n\r\nx"] of
-      ((h, _) : _, _) -> sum [flag | flag <- [flagOld, flagClose, flagKeepAlive, flagExpect], hasFlag flag (headFlags h)]
+      ((h, _) : _, _) -> sum [flag | flag <- [flagOld, flagClose, flagKeepAlive, flagExpect], isSet flag (headFlags h)]
       _ -> -1
     hostOf :: ByteString -> Maybe (Maybe ByteString, ByteString, ByteString, [Header])
     hostOf bytes = case run defaultLimits [bytes] of

@@ -23,7 +23,7 @@ module Weft.Http.Parser.Head
     Framing (..),
     Flags,
     expectsContinue,
-    hasFlag,
+    isSet,
     flagOld,
     flagClose,
     flagKeepAlive,
@@ -88,9 +88,9 @@ flagHost = 16
 flagCoding = 32
 
 -- | Does the set in the second argument contain one of the flags in the first?
-hasFlag :: Flags -> Flags -> Bool
-hasFlag flag flags = flags .&. flag /= 0
-{-# INLINE hasFlag #-}
+isSet :: Flags -> Flags -> Bool
+isSet flag flags = flags .&. flag /= 0
+{-# INLINE isSet #-}
 
 -- | The result of parsing the bytes received so far.
 data Outcome
@@ -261,7 +261,7 @@ fieldLines limits bytes base method path query !authority !from0 !flags0 = go fr
            in case tag of
                 Other -> plain
                 Host
-                  | hasFlag flagHost flags || not (validHost value) -> Refused BadRequest
+                  | isSet flagHost flags || not (validHost value) -> Refused BadRequest
                   | otherwise -> go next (count + 1) (flags .|. flagHost) len (field : acc) (Just value) range referer agent
                 UserAgent -> go next (count + 1) flags len (field : acc) host range referer (Just value)
                 Referer -> go next (count + 1) flags len (field : acc) host range (Just value) agent
@@ -274,10 +274,10 @@ fieldLines limits bytes base method path query !authority !from0 !flags0 = go fr
                     given = decimal value
                 TransferEncoding
                   | CI.mk value /= "chunked" -> Refused UnknownCoding
-                  | hasFlag (flagCoding .|. flagOld) flags -> Refused BadRequest
+                  | isSet (flagCoding .|. flagOld) flags -> Refused BadRequest
                   | otherwise -> flagged flagCoding
                 Expect
-                  | hasFlag flagOld flags -> plain
+                  | isSet flagOld flags -> plain
                   | expectsContinue value -> flagged flagExpect
                   | otherwise -> Refused UnknownExpectation
       where
@@ -295,8 +295,8 @@ expectsContinue value = not (null members) && all (== "100-continue") members
 finish ::
   Method -> ByteString -> ByteString -> Maybe ByteString -> Flags -> Int -> [Header] -> Maybe ByteString -> Maybe ByteString -> Maybe ByteString -> Maybe ByteString -> Int -> Outcome
 finish method path query authority flags len acc host range referer agent behind
-  | not (hasFlag (flagHost .|. flagOld) flags) = Refused BadRequest
-  | hasFlag flagCoding flags && len >= 0 = Refused BadRequest
+  | not (isSet (flagHost .|. flagOld) flags) = Refused BadRequest
+  | isSet flagCoding flags && len >= 0 = Refused BadRequest
   | otherwise =
     Complete
       Head
@@ -317,7 +317,7 @@ finish method path query authority flags len acc host range referer agent behind
       [_] -> acc
       _ -> reverse acc
     framing
-      | hasFlag flagCoding flags = Chunked
+      | isSet flagCoding flags = Chunked
       | len > 0 = Sized len
       | otherwise = NoBody
     -- RFC 9112, 3.2.2: the target's authority replaces the field.

@@ -35,7 +35,7 @@ import Network.HTTP.Types (Header)
 import Network.HTTP.Types.Header (hContentLength, hTransferEncoding)
 import Weft.Http.Limits
 import Weft.Http.Parser.Bytes
-import Weft.Http.Parser.Head (Flags, Resume (..), connectionFlags, flagClose, flagKeepAlive, hasFlag)
+import Weft.Http.Parser.Head (Flags, Resume (..), connectionFlags, flagClose, flagKeepAlive, isSet)
 import Weft.Http.Parser.Names
 
 -- | A response's head.
@@ -150,7 +150,7 @@ statusLine limits toHead bytes feed next
                 headReason = reason,
                 headResponseFields = fields,
                 headResponseFraming = framing,
-                headPersists = framing /= ResponseToEnd && not (hasFlag flagClose flags) && (not old || hasFlag flagKeepAlive flags),
+                headPersists = framing /= ResponseToEnd && not (isSet flagClose flags) && (not old || isSet flagKeepAlive flags),
                 headResponseEnd = behind
               }
 

@@ -23,7 +23,7 @@ import Network.HTTP.Types.Header
 import Weft.Http.Client.Types
 import Weft.Http.Client.Url
 import Weft.Http.Parser.Bytes (isFieldByte, isName, isWord, trimBlanks)
-import Weft.Http.Parser.Head (connectionFlags, expectsContinue, flagClose, hasFlag)
+import Weft.Http.Parser.Head (connectionFlags, expectsContinue, flagClose, isSet)
 import Weft.Http.Render (putBytes, putCrlf)
 
 -- | A request's head.
@@ -109,7 +109,7 @@ examine !size !bits fields = case fields of
       4 | isWord "host" folded -> if hasBit saysHost bits then Left "several Host fields" else next saysHost
       6 | isWord "expect" folded -> next (if expectsContinue value then saysExpect else 0)
       7 | isWord "upgrade" folded -> next saysUpgrade
-      10 | isWord "connection" folded -> next (if hasFlag flagClose (connectionFlags value) then saysClose else 0)
+      10 | isWord "connection" folded -> next (if isSet flagClose (connectionFlags value) then saysClose else 0)
       14 | isWord "content-length" folded -> framed
       17 | isWord "transfer-encoding" folded -> framed
       _ -> next 0
