@@ -293,12 +293,12 @@ beginWith e wanted op handler = do
   ring <- if apart || wanted == Threads || isCall op then pure Nothing else memberFor (engineRings e)
   case ring of
     Nothing | apart -> beginApart op handler
-    Just l
-      | not stream -> cancel l <$> start l (if waiting == WaitsForNobody then op else withoutTry op) handler
+    Just r
+      | not stream -> cancel r <$> start r (if waiting == WaitsForNobody then op else withoutTry op) handler
       | otherwise -> do
         others <- addWord (engineWords e) streams 1
         if others < mostStreams
-          then beginStream l `onException` leave
+          then beginStream r `onException` leave
           else leave >> beginReady op handler
     Nothing
       | stream -> beginReady op handler
@@ -309,13 +309,13 @@ beginWith e wanted op handler = do
     -- If the descriptor does not block (O_NONBLOCK), and the kernel cannot wait for such a file in a ring, the request
     -- ends with 'errAgain'. It then begins once more, in the other way. Whoever ends it early either finds that one, or
     -- has written the word before it is looked at.
-    beginStream l = do
+    beginStream r = do
       cancelled <- newAtomicWords 1
       second <- newRef (pure ())
-      first <- start l op $ \r -> do
+      first <- start r op $ \result -> do
         leave
-        if r /= errAgain
-          then handler r
+        if result /= errAgain
+          then handler result
           else do
             again <- beginReady op handler
             _ <- swapRef second again
@@ -323,7 +323,7 @@ beginWith e wanted op handler = do
             when (found == 1) again
       pure $ do
         _ <- swapWord cancelled 0 1
-        cancel l first
+        cancel r first
         join (readRef second)
 
 -- | The largest number of requests to streams in rings: half of the slots of one ring. A stream may never become ready,

@@ -32,7 +32,7 @@ import GHC.Exts (oneShot)
 newtype Put = Put (Ptr Word8 -> Ptr Word8 -> IO (Ptr Word8))
 
 -- A 'Put' is run once. With 'oneShot' GHC computes its parts where they are written instead of
--- allocating them (2,800 bytes a line without it, 2026-11-21).
+-- allocating them (2,800 bytes a line without it).
 instance Semigroup Put where
   Put f <> Put g = Put . oneShot $ \p -> oneShot $ \end -> do
     q <- f p end

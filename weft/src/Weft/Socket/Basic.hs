@@ -12,6 +12,7 @@ module Weft.Socket.Basic
     shutdown,
     gracefulClose,
     closeGracefully,
+    closingGracefully,
     getSocketName,
     getPeerName,
     socketPort,
@@ -54,7 +55,7 @@ import System.IO.Error (catchIOError)
 import System.Posix.Types (Fd (..))
 import Weft.Core.Descriptor (descriptorClosed, descriptorFd)
 import Weft.Core.Time (Duration, milliseconds)
-import Weft.Deadline (deadlineIn)
+import Weft.Deadline (Instant, deadlineIn)
 import Weft.FFI.Errno
 import Weft.FFI.Socket
 import Weft.Socket.Address
@@ -169,17 +170,23 @@ gracefulClose s ms = closeGracefully (milliseconds ms) 16777216 s
 -- | 'gracefulClose' with a limit on the bytes too: reading ends after the time, or after that number of bytes,
 -- whichever comes first.
 closeGracefully :: Duration -> Int -> Socket -> IO ()
-closeGracefully limit bytes s = (drain `catch` ignoreIO) `finally` close s
+closeGracefully limit bytes s =
+  closingGracefully (\_ -> shutdown s ShutdownSend) (\deadline -> recv (withDeadline deadline s)) (close s) limit bytes
+
+-- | 'closeGracefully' of anything, by how its sending direction is ended, how it receives, and how it is closed.
+closingGracefully :: (Instant -> IO ()) -> (Instant -> Int -> IO B.ByteString) -> IO () -> Duration -> Int -> IO ()
+closingGracefully end receive closing limit bytes = (drain `catch` ignoreIO) `finally` closing
   where
     drain = do
-      shutdown s ShutdownSend
       deadline <- deadlineIn limit
-      go (withDeadline deadline s) bytes
-    go sock left = when (left > 0) $ do
-      chunk <- recv sock (min left 65536)
-      if B.null chunk then pure () else go sock (left - B.length chunk)
+      end deadline
+      go deadline bytes
+    go deadline left = when (left > 0) $ do
+      chunk <- receive deadline (min left 65536)
+      if B.null chunk then pure () else go deadline (left - B.length chunk)
     ignoreIO :: IOError -> IO ()
     ignoreIO _ = pure ()
+{-# INLINE closingGracefully #-}
 
 -- Names --------------------------------------------------------------------------------
 

@@ -39,7 +39,6 @@ module Weft.Transport.Types
   )
 where
 
-import Control.Exception (catch, finally)
 import Control.Monad (when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
@@ -53,10 +52,11 @@ import GHC.IO.Exception (IOErrorType (EOF))
 import Network.Socket (SockAddr)
 import System.IO.Error (mkIOError)
 import System.Posix.Types (Fd (..))
-import Weft.Deadline (Duration, Instant, deadlineIn)
+import Weft.Deadline (Duration, Instant)
 import Weft.FFI.Errno (throwIfNegative)
 import Weft.FFI.Socket (cReadAt)
 import Weft.Socket.Message (withBytes)
+import Weft.Socket.Basic (closingGracefully)
 import Weft.Socket.Types (socketError)
 
 -- | A connection: a reliable stream of bytes in each direction. It consists of the operations of
@@ -187,17 +187,7 @@ connSecurity (Connection ops s) = opSecurity ops s
 -- until the peer does the same, at most for the given duration and number of bytes, then close. Throws no
 -- 'IOError'. If the thread is interrupted, the connection is closed at once.
 connCloseGracefully :: Duration -> Int -> Connection -> IO ()
-connCloseGracefully limit bytes c = (drain `catch` ignore) `finally` connClose c
-  where
-    drain = do
-      deadline <- deadlineIn limit
-      connShutdownSend c deadline
-      go deadline bytes
-    go deadline left = when (left > 0) $ do
-      chunk <- connReceive c deadline (min left 65536)
-      if B.null chunk then pure () else go deadline (left - B.length chunk)
-    ignore :: IOError -> IO ()
-    ignore _ = pure ()
+connCloseGracefully limit bytes c = closingGracefully (connShutdownSend c) (connReceive c) (connClose c) limit bytes
 
 -- | Whether the connection may read strings that it was given by 'connSendMany' or 'connSendFile' after the call has
 -- returned: it queues them, or keeps them to send them again. This matters only to a caller whose strings are views of
