@@ -55,8 +55,8 @@ import System.Posix.Types (Fd (..))
 import Weft.Deadline (Duration, Instant)
 import Weft.FFI.Errno (throwIfNegative)
 import Weft.FFI.Socket (cReadAt)
-import Weft.Socket.Message (withBytes)
 import Weft.Socket.Basic (closingGracefully)
+import Weft.Socket.Message (withBytes)
 import Weft.Socket.Types (socketError)
 
 -- | A connection: a reliable stream of bytes in each direction. It consists of the operations of
