@@ -90,6 +90,12 @@ data StaticSettings = StaticSettings
     -- | Media types of files by the suffixes of their names, without the dot in front: they replace the known types, or
     -- join them. A text gets @charset=utf-8@ unless it has a charset.
     staticTypes :: ![(ByteString, ByteString)],
+    -- | The media type of a file by its path below the folder, as @sub\/a.css@, where it is to have another one than its
+    -- suffix says. It may have a charset, too. Called when a file is read, not for each request.
+    staticTypeOf :: !(ByteString -> Maybe ByteString),
+    -- | Whether @\/about@ means the file @about.html@ where there is no file @about@. A folder of that name is still at
+    -- @\/about\/@.
+    staticCleanUrls :: !Bool,
     -- | Whether files are compressed for clients that accept no precompressed variant of them: by brotli, zstd or gzip,
     -- as the client prefers, and of what it prefers equally in this order. Applies to sizes from 1 KiB to 1 MiB,
     -- but at most an eighth of the cache, one half of which holds the results. The first GET whose client accepts it
@@ -118,6 +124,8 @@ defaultStaticSettings =
       staticListing = False,
       staticHeaders = [],
       staticTypes = [],
+      staticTypeOf = const Nothing,
+      staticCleanUrls = False,
       staticCompress = False,
       staticCompressTypes = compressedTypes,
       staticOpenFiles = Nothing,
@@ -168,7 +176,7 @@ staticOf settings root kept users = do
             rootSmall = staticCacheFile settings,
             rootFolders = folders,
             rootHeaders = staticHeaders settings,
-            rootTypes = mediaTypes (staticTypes settings),
+            rootTypes = mediaTypes (staticTypeOf settings) (staticTypes settings),
             rootCompress = if staticCompress settings then min 1048576 (staticCacheBytes settings `quot` 8) else 0,
             rootCompressible = compressible (staticCompressTypes settings),
             rootCompressed = compressed',
@@ -264,7 +272,7 @@ missedAs asked again static@(Static settings root cache since _) request respond
   Left Malformed -> respond (plain badRequest400 [])
   Left Forbidden -> respond (plain notFound404 [])
   Right (FileTarget path, key) -> do
-    found <- cached key [path]
+    found <- cached key (path : [path <> ".html" | staticCleanUrls settings, not (".html" `B.isSuffixOf` path)])
     case found of
       File r -> answer again root request r respond
       Folder -> toFolder (encode (lastSegment path))
@@ -291,7 +299,7 @@ missedAs asked again static@(Static settings root cache since _) request respond
     -- Relative to the request's path, whose last segment it repeats: the application may not know the whole path. The
     -- dot keeps a name with a colon from being a scheme.
     toFolder name = respond (plain movedPermanently301 [(hLocation, encodeUrl ("./" <> name <> "/" <> rawQueryString request))])
-    -- The first of the paths that is a file; otherwise what is at the last one.
+    -- The first of the paths that is a file; otherwise a folder at one of them, or what is at the last one.
     cached key paths = do
       t <- now
       either id File <$> fetch cache key (\r -> Keep (resourceBytes r + B.length key)) (refresh static t (map B.copy paths))
@@ -303,11 +311,13 @@ refresh _ _ [] _ = pure (Left Missing)
 refresh static began (path : others) old = do
   seen <- refreshOne static began path old
   case seen of
-    Left found | not (null others || isDenied found) -> refresh static began others old
+    Left found | not (null others || isDenied found) -> instead found <$> refresh static began others old
     _ -> pure seen
   where
     isDenied Denied = True
     isDenied _ = False
+    instead Folder (Left Missing) = Left Folder
+    instead _ later = later
 
 refreshOne :: Static -> Instant -> ByteString -> Maybe Resource -> IO (Either Found (Freshness Resource))
 refreshOne (Static _ root _ _ _) began path old = briefly (rootOpenFiles root) $ do

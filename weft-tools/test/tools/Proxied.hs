@@ -35,7 +35,7 @@ tests program =
             get port "/api" >>= (@?= 404) . status,
       testCase "a path that a server could understand otherwise is refused" . inFolder $ \folder ->
         naming "a" $ \a -> serving program folder ["--proxy", "/api/=" <> at a] $ \port -> do
-          forM_ ["/api/../secret", "/api/%2e%2e/secret", "/api/x/%2E./y", "/api/..%2fsecret", "/api/..\\secret", "/api/.", "/api/./x"] $ \path ->
+          forM_ ["/api/../secret", "/api/%2e%2e/secret", "/api/x/%2E./y", "/api/..%2fsecret", "/api/..\\secret", "/api/.", "/api/./x", "/api/..;/x", "/api/..;a=b/x", "/api/%2e.%3bx/y", "/api/.;"] $ \path ->
             get port path >>= (@?= 400) . status
           get port "/api/..x/...%2f" >>= (@?= 200) . status,
       testCase "a tunnel is not implemented, wherever it is to lead, and is not passed on" . inFolder $ \folder ->

@@ -21,13 +21,14 @@ import Data.Maybe (fromMaybe)
 import qualified Data.Text.Encoding as T
 import Network.Mime (defaultMimeMap, defaultMimeType)
 
--- | Types by suffix, in lower case and without the dot in front.
-newtype MediaTypes = MediaTypes (H.HashMap ByteString ByteString)
+-- | Types by path, and for other paths by suffix, in lower case and without the dot in front.
+data MediaTypes = MediaTypes (ByteString -> Maybe ByteString) (H.HashMap ByteString ByteString)
 
--- | The known types, with others that replace or join them. For texts without a parameter @charset@, UTF-8 is added.
-mediaTypes :: [(ByteString, ByteString)] -> MediaTypes
-mediaTypes [] = MediaTypes standardTypes
-mediaTypes own = MediaTypes (H.union (H.fromList [(C.map toLower suffix, charset t) | (suffix, t) <- own]) standardTypes)
+-- | The known types, with others by suffix that replace or join them, and those of some paths, which come first. For texts
+-- without a parameter @charset@, UTF-8 is added.
+mediaTypes :: (ByteString -> Maybe ByteString) -> [(ByteString, ByteString)] -> MediaTypes
+mediaTypes ofPath [] = MediaTypes ofPath standardTypes
+mediaTypes ofPath own = MediaTypes ofPath (H.union (H.fromList [(C.map toLower suffix, charset t) | (suffix, t) <- own]) standardTypes)
 
 -- | Shared by all folders.
 standardTypes :: H.HashMap ByteString ByteString
@@ -56,9 +57,10 @@ newer =
     ("zst", "application/zstd")
   ]
 
--- | The media type of a file by its path: that of the longest known suffix of its name. O(n) in the length of the name.
+-- | The media type of a file by its path: that of the path, or else of the longest known suffix of its name. O(n) in the
+-- length of the name.
 mediaTypeOf :: MediaTypes -> ByteString -> ByteString
-mediaTypeOf (MediaTypes types) path = go (C.map lower (snd (C.breakEnd (== '/') path)))
+mediaTypeOf (MediaTypes ofPath types) path = maybe (go (C.map lower (snd (C.breakEnd (== '/') path)))) charset (ofPath path)
   where
     go name
       | C.null suffix = charset defaultMimeType

@@ -83,6 +83,8 @@ notes =
       <> "A request for another host gets the settings of the whole file, or 421 if these have no folder. A host without a folder only redirects, or passes requests on. "
       <> "A certificate of one host makes the whole server speak HTTPS. A client gets the first certificate that is for the name that it asks for, that of the whole file before those of hosts, or else the first; "
       <> "at the start and with --check, the server names hosts whose own certificate no client gets.",
+    "PATH= in front of a value says for which paths it is; without it, the value is for all other paths. Each * in it stands for any characters, slashes too, and '/admin/*' is /admin and what is below it. "
+      <> "Paths are compared decoded, with one slash for several, for files and for --proxy alike. The first path that matches counts; for 'deny', every one.",
     "Symbolic links below the folder are followed as long as they lead to something below it and their targets are relative. "
       <> "Others, also absolute ones to a file of the folder, get the status 403 and are not in listings.",
     "SIGHUP reads the file again, with its folders, hosts and passwords, reopens the log and reloads the certificates. If the file has an error, the settings stay as they were. "

@@ -159,7 +159,7 @@ missingPages sources = do
 has :: (String, ByteString) -> Settings -> IO Bool
 has (_, path) s = case folder s of
   Nothing -> pure False
-  Just place -> withStatic defaultStaticSettings {staticIndex = index s} place served `catch` \e -> const (pure True) (e :: IOException)
+  Just place -> withStatic defaultStaticSettings {staticIndex = index s, staticCleanUrls = cleanUrls s} place served `catch` \e -> const (pure True) (e :: IOException)
   where
     served static = do
       found <- newIORef False

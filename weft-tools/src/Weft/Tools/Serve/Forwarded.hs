@@ -8,6 +8,7 @@ module Weft.Tools.Serve.Forwarded
   ( trusted,
     throughProxy,
     forwarded,
+    isUnnamed,
     clientNetwork,
     clientSite,
     Addresses,
@@ -21,21 +22,24 @@ import Data.Char (isDigit, isHexDigit)
 import Data.IORef
 import Data.IP (IP (..), IPRange (..), addr, fromIPv6b, fromSockAddr, isMatchedTo, makeAddrRange, toIPv4, toSockAddr)
 import qualified Data.Map.Strict as Map
+import Data.Maybe (isJust)
+import qualified Data.Vault.Lazy as Vault
 import Network.HTTP.Types (tooManyRequests429)
 import Network.Wai
+import System.IO.Unsafe (unsafePerformIO)
 import Text.Read (readMaybe)
 import Weft.Socket (SockAddr (..))
 import Weft.Tools.Serve.Respond (plainText)
-import Weft.Tools.Serve.Values (Proxy (..))
+import Weft.Tools.Serve.Values (Network (..))
 
--- | True if the address belongs to one of the proxies.
-trusted :: [Proxy] -> SockAddr -> Bool
-trusted proxies peer = case peer of
-  SockAddrUnix _ -> ProxyUnix `elem` proxies
-  _ -> maybe False (believed proxies . fst) (fromSockAddr peer)
+-- | True if the address belongs to one of the networks.
+trusted :: [Network] -> SockAddr -> Bool
+trusted nets peer = case peer of
+  SockAddrUnix _ -> NetworkUnix `elem` nets
+  _ -> maybe False (believed nets . fst) (fromSockAddr peer)
 
-believed :: [Proxy] -> IP -> Bool
-believed proxies ip = or [isIn range (plain ip) | ProxyRange range <- proxies]
+believed :: [Network] -> IP -> Bool
+believed proxies ip = or [isIn range (plain ip) | NetworkRange range <- proxies]
   where
     isIn (IPv4Range r) (IPv4 a) = isMatchedTo a r
     isIn (IPv6Range r) (IPv6 a) = isMatchedTo a r
@@ -49,7 +53,7 @@ plain ip = case ip of
 
 -- | True if a request came through a proxy, as far as can be seen: it is from a trusted proxy's address, or it has a
 -- field that proxies add.
-throughProxy :: [Proxy] -> Request -> Bool
+throughProxy :: [Network] -> Request -> Bool
 throughProxy proxies request =
   any ((`elem` ["X-Forwarded-For", "Forwarded", "X-Real-IP", "X-Forwarded-Proto", "X-Forwarded-Host", "Via"]) . fst) (requestHeaders request)
     || trusted proxies (remoteHost request)
@@ -62,16 +66,18 @@ newAddresses :: IO Addresses
 newAddresses = Addresses <$> newIORef Map.empty
 
 -- | A request from a trusted proxy counts as its client's ('nearestKnown'). A client with too many requests at once gets
--- 429; if the number is not positive there is no limit.
-forwarded :: [Proxy] -> Int -> Addresses -> Middleware
-forwarded [] _ _ app = app
-forwarded proxies most (Addresses counts) app = \request respond ->
+-- 429; if the number is not positive there is no limit. With a true argument, proxies name clients in a header of the PROXY
+-- protocol too, and the address of a request without X-Forwarded-For is the one that it has named.
+forwarded :: [Network] -> Bool -> Int -> Addresses -> Middleware
+forwarded [] _ _ _ app = app
+forwarded proxies announced most (Addresses counts) app = \request respond ->
   if not (trusted proxies (remoteHost request))
     then app request respond
     else do
-      let client = nearestKnown proxies request
+      let (client, named) = nearestKnown proxies announced request
           key = clientNetwork client
-          run = app request {remoteHost = client} respond
+          known = request {remoteHost = client}
+          run = app (if named then known else known {vault = Vault.insert unnamedKey () (vault request)}) respond
       if most <= 0
         then run
         else bracket (change 1 key) (const (change (-1) key)) $ \n ->
@@ -80,19 +86,28 @@ forwarded proxies most (Addresses counts) app = \request respond ->
     change d key = atomicModifyIORef' counts $ \m ->
       let n = Map.findWithDefault 0 key m + d in (if n == 0 then Map.delete key m else Map.insert key n m, n :: Int)
 
--- | The address for which a request of a trusted proxy counts. Each proxy appends the address that it sees to
+-- | Whether a proxy has passed the request on without naming its client: the address that it counts for is a proxy's.
+isUnnamed :: Request -> Bool
+isUnnamed = isJust . Vault.lookup unnamedKey . vault
+
+unnamedKey :: Vault.Key ()
+unnamedKey = unsafePerformIO Vault.newKey
+{-# NOINLINE unnamedKey #-}
+
+-- | The address for which a request of a trusted proxy counts, and whether that is the client's. Each proxy appends the address that it sees to
 -- X-Forwarded-For, so the field is read from its end, as long as the proxies are trusted: a client can forge what is
 -- before. Where the next member is missing or is no address (@unknown@, an obfuscated identifier, garbage), the client
 -- is not known, and the request counts for the last proxy that is. A client may have caused that: by @Connection:
 -- X-Forwarded-For@ at a proxy that removes what this field names, for example.
-nearestKnown :: [Proxy] -> Request -> SockAddr
-nearestKnown proxies request = case reverse (concatMap (members . snd) (filter ((== "X-Forwarded-For") . fst) (requestHeaders request))) of
-  member : rest | Just ip <- address member -> toSockAddr (go ip rest, 0)
-  _ -> remoteHost request
+nearestKnown :: [Network] -> Bool -> Request -> (SockAddr, Bool)
+nearestKnown proxies announced request = case reverse (concatMap (members . snd) (filter ((== "X-Forwarded-For") . fst) (requestHeaders request))) of
+  [] -> (remoteHost request, announced)
+  member : rest | Just ip <- address member, (known, named) <- go ip rest -> (toSockAddr (known, 0), named)
+  _ -> (remoteHost request, False)
   where
     go ip entries = case entries of
-      member : rest | believed proxies ip, Just next <- address member -> go next rest
-      _ -> ip
+      member : rest | believed proxies ip -> maybe (ip, False) (`go` rest) (address member)
+      _ -> (ip, True)
 
 -- | The address or, for IPv6, the first 64 bits of it, since a client can use every address with these bits. 'Nothing'
 -- for Unix sockets.

@@ -39,7 +39,10 @@ import Weft.Static
 import Weft.Timer (schedule)
 import Weft.Tools.Serve.BasicAuth
 import Weft.Tools.Serve.Messages (logInfo, logWarning)
+import Weft.Tools.Serve.Paths (isEveryPath)
 import Weft.Tools.Serve.Respond
+import Weft.Tools.Serve.Restrict
+import Weft.Tools.Serve.Rules
 import Weft.Tools.Serve.Settings
 import Weft.Tools.Serve.Values (ProxyRule (..))
 
@@ -54,6 +57,8 @@ data Host = Host
     hostChecks :: Checks,
     -- | Its proxies, by the beginning of a path. A host that replaces this one since its folder was replaced has the same.
     hostProxies :: [(B.ByteString, Proxy)],
+    -- | Its limits of requests, which such a host has too, and one that a reload has made of it.
+    hostLimited :: [Limited],
     -- | Read by each request; written by one that finds Due, and by the timer that it starts.
     hostCheck :: IORef Check,
     -- | Whether a folder that could not be opened in place of this one was reported. Written by requests.
@@ -73,7 +78,7 @@ data Check = Due | Checking | Recent
   deriving (Eq)
 
 -- | The settings on which a cache depends.
-type Files = ([B.ByteString], Bool, (Int, Int), Duration, (Bool, [B.ByteString]), [(B.ByteString, B.ByteString)])
+type Files = (([B.ByteString], Bool, Bool), (Int, Int), Duration, (Bool, [B.ByteString]), ([(B.ByteString, B.ByteString)], [Rule B.ByteString]))
 
 -- | True if both share an open folder.
 sameFolder :: Host -> Host -> Bool
@@ -81,7 +86,7 @@ sameFolder a b = hostStatic a `sharesFolder` hostStatic b
 
 -- | The settings on which the host's cache depends.
 filesOf :: Settings -> Files
-filesOf settings = (index settings, listing settings, (cacheBytes settings, keptFiles settings), trust settings, (compress settings, compressTypes settings), types settings)
+filesOf settings = ((index settings, listing settings, cleanUrls settings), (cacheBytes settings, keptFiles settings), trust settings, (compress settings, compressTypes settings), (types settings, pathTypes settings))
 
 -- | The folder's path. A host without a folder has redirects only; something has to be open all the same.
 hostFolder :: Host -> FilePath
@@ -107,7 +112,8 @@ openHost client checks files old settings = do
     _ -> openStatic (staticSettings files settings) (folderOf settings)
   -- At last, as they may have threads.
   passing <- mapM (\rule -> (,) (proxyPrefix rule) <$> openProxy (proxySettings settings) client (proxyServers rule)) (proxies settings)
-  hostWith settings checks passwords passing place static
+  limited <- openRates (maybe [] hostLimited old) (rates settings)
+  hostWith settings checks passwords passing limited place static
 
 -- | A host with the settings and passwords of another one, and the folder that is now at its path. Throws an 'IOError'
 -- if there is none.
@@ -115,12 +121,12 @@ reopenHost :: Maybe OpenFiles -> Host -> IO Host
 reopenHost files h = do
   place <- placeOf (hostFolder h)
   static <- openStatic (staticSettings files (hostSettings h)) (hostFolder h)
-  hostWith (hostSettings h) (hostChecks h) (hostPasswords h) (hostProxies h) place static
+  hostWith (hostSettings h) (hostChecks h) (hostPasswords h) (hostProxies h) (hostLimited h) place static
 
-hostWith :: Settings -> Checks -> Maybe Passwords -> [(B.ByteString, Proxy)] -> (DeviceID, FileID) -> Static -> IO Host
-hostWith settings checks passwords passing place static = Host static app place settings passwords checks passing <$> newIORef Due <*> newIORef False
+hostWith :: Settings -> Checks -> Maybe Passwords -> [(B.ByteString, Proxy)] -> [Limited] -> (DeviceID, FileID) -> Static -> IO Host
+hostWith settings checks passwords passing limited place static = Host static app place settings passwords checks passing limited <$> newIORef Due <*> newIORef False
   where
-    app = application settings (authenticated checks <$> passwords) (map (proxyApplication <$>) passing) (if isNothing (folder settings) then nothing else staticApp static)
+    app = application settings (authenticated checks <$> passwords) (map (proxyApplication <$>) passing) limited (if isNothing (folder settings) then nothing else staticApp static)
     nothing _ respond = respond (plainText notFound404 [])
 
 staticSettings :: Maybe OpenFiles -> Settings -> StaticSettings
@@ -133,6 +139,8 @@ staticSettings files settings =
       staticListing = listing settings,
       staticHeaders = noHeaders,
       staticTypes = types settings,
+      staticTypeOf = if null (pathTypes settings) then const Nothing else fmap ruleValue . ruleAt (pathTypes settings) . B.cons '/',
+      staticCleanUrls = cleanUrls settings,
       staticCompress = compress settings,
       staticCompressTypes = compressTypes settings,
       staticOpenFiles = files
@@ -194,14 +202,22 @@ proxySettings settings =
           checkSuccesses = proxyCheckPasses settings
         }
 
--- | The middleware in their order, and the files; what a proxy answers gets no error page. Challenges of certificate
--- authorities need no password, and get no fallback: it could be a page that needs one, and is no answer to a challenge.
-application :: Settings -> Maybe Middleware -> [(B.ByteString, Application)] -> Application -> Application
-application settings authentication passing files =
-  withHeaders (headers settings) . withCors (corsOrigins settings) $
-    withProxies (map (guarded <$>) passing) (withErrorPages (errorPages settings) files (guarded (withFallback (fallback settings) files)))
+-- | The middleware in their order, and the files; what a proxy answers gets no error page, unlike what a rule refuses.
+-- Challenges of certificate authorities need no password, and get no fallback: it could be a page that needs one, and is no
+-- answer to a challenge.
+application :: Settings -> Maybe Middleware -> [(B.ByteString, Application)] -> [Limited] -> Application -> Application
+application settings authentication passing limited files =
+  fields . withCors (corsOrigins settings) . restricted restrictions refusing $
+    withProxies (map (guarded . fileFields <$>) passing) (errorPage files (guarded (withFallback (fallback settings) (fileFields files))))
   where
     guarded = withRedirects (redirects settings) . withChallenges files . fromMaybe id authentication
+    errorPage = withErrorPages (errorPages settings)
+    refusing response = errorPage files (\_ respond -> respond response)
+    places = placesOf (index settings) (cleanUrls settings)
+    restrictions = Restrictions places (denied settings) (allowed settings) (methods settings) limited (maxBodies settings)
+    (fields, fileFields)
+      | all (isEveryPath . rulePattern) (headers settings) = (withHeaders (map ruleValue (headers settings)), id)
+      | otherwise = (withLastingOf (headers settings) places, withFileFieldsOf (headers settings) places)
 
 -- | Close the host's folder as soon as no request uses it. Called once for all hosts that share it.
 closeHost :: Host -> IO ()

@@ -7,6 +7,8 @@
 -- its kind, each is the identity.
 module Weft.Tools.Serve.Respond
   ( withHeaders,
+    withLastingOf,
+    withFileFieldsOf,
     withErrorPages,
     withFallback,
     withRedirects,
@@ -23,18 +25,19 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString.Char8 as B
 import qualified Data.ByteString.Lazy as L
 import qualified Data.CaseInsensitive as CI
-import Data.Char (isHexDigit)
 import Data.List (sortOn)
 import Data.Maybe (isJust)
 import Network.HTTP.Types
 import Network.HTTP.Types.Header (hContentLanguage, hContentRange, hETag, hIfMatch, hIfNoneMatch, hIfUnmodifiedSince, hVary)
 import Network.Wai
 import Weft.Static (encodeUrl)
+import Weft.Tools.Serve.Paths (nextByte)
+import Weft.Tools.Serve.Rules (Places, Rule, fieldsFor)
 import Weft.Tools.Serve.Values (Redirect (..))
 
 -- | Pass requests on whose paths begin so, the longest prefix first. One that does not end with a slash has to end where
--- a segment of the path does. A path with the segments @.@ or @..@, encoded or not, gets 400: the server behind could
--- understand another path. CONNECT, which asks for a tunnel and has no path, gets 501: nothing here is the other end of one
+-- a segment of the path does. A path with the segments @.@ or @..@, encoded or not, with parameters or without, gets 400:
+-- the server behind could understand another path. CONNECT, which asks for a tunnel and has no path, gets 501: nothing here is the other end of one
 -- (RFC 9110, 9.3.6 and 15.6.2).
 withProxies :: [(ByteString, Application)] -> Middleware
 withProxies [] app = app
@@ -42,7 +45,7 @@ withProxies passing app = \request respond -> case filter (covers (rawPathInfo r
   _ | requestMethod request == methodConnect -> respond (plainText notImplemented501 [])
   [] -> app request respond
   (_, proxy) : _
-    | any (`elem` [".", ".."]) (B.splitWith (`elem` ("/\\" :: String)) (urlDecode False (rawPathInfo request))) -> respond (plainText badRequest400 [])
+    | any ((`elem` [".", ".."]) . B.takeWhile (/= ';')) (B.splitWith (`elem` ("/\\" :: String)) (urlDecode False (rawPathInfo request))) -> respond (plainText badRequest400 [])
     | otherwise -> proxy request respond
   where
     sorted = sortOn (negate . B.length . fst) passing
@@ -53,12 +56,32 @@ withProxies passing app = \request respond -> case filter (covers (rawPathInfo r
 withHeaders :: ResponseHeaders -> Middleware
 withHeaders [] app = app
 withHeaders fields app = \request respond -> app request $ \response ->
-  respond (mapResponseHeaders (added (if hasFile (responseStatus response) then fields else lasting)) response)
+  respond (with (if hasFile response then fields else lasting) response)
   where
-    added new own = filter ((`notElem` replaced new) . fst) own <> new
-    replaced new = filter (`elem` [hContentType, hCacheControl, hServer, "Access-Control-Allow-Origin"]) (map fst new)
-    hasFile status = statusIsSuccessful status || status == notModified304
     lasting = filter (not . aboutFile) fields
+
+-- | As 'withHeaders', with the fields of the rules for the request's places: those that are not about a file.
+withLastingOf :: [Rule Header] -> (ByteString -> Places) -> Middleware
+withLastingOf rules places app request respond = app request $ \response ->
+  respond (with (filter (not . aboutFile) (fieldsFor rules (places (rawPathInfo request)))) response)
+
+-- | Those that are about a file. In front of an application that has files: the path of a request that it gets in place of
+-- another one, as for a fallback page, is that of the page.
+withFileFieldsOf :: [Rule Header] -> (ByteString -> Places) -> Middleware
+withFileFieldsOf rules places app request respond = app request $ \response ->
+  respond (if hasFile response then with (filter aboutFile (fieldsFor rules (places (rawPathInfo request)))) response else response)
+
+-- | Add fields to a response. The media type of several ranges says where each one begins (RFC 9110, 14.6), and stays.
+with :: ResponseHeaders -> Response -> Response
+with new = mapResponseHeaders (\own -> if any ranges own then added (filter ((/= hContentType) . fst) new) own else added new own)
+  where
+    added fields own = filter ((`notElem` map fst (filter (once . fst) fields)) . fst) own <> fields
+    once name = name `elem` [hContentType, hCacheControl, hServer, "Access-Control-Allow-Origin"]
+    ranges (name, value) = name == hContentType && "multipart/byteranges" `B.isPrefixOf` value
+
+-- | Whether a response is one with a file, or for one that the client has.
+hasFile :: Response -> Bool
+hasFile response = statusIsSuccessful (responseStatus response) || responseStatus response == notModified304
 
 -- | Whether a field is about the file of a response, and wrong in an error or a redirect: what kind of content it has, and
 -- that it may be kept, for a year perhaps. A @Cache-Control@ that forbids keeping is right everywhere.
@@ -136,21 +159,10 @@ redirected rule request = case behind (redirectFrom rule) (rawPathInfo request) 
 
 -- | What follows a prefix in a path. Both may be spelled in any way that leads to the same file.
 behind :: ByteString -> ByteString -> Maybe ByteString
-behind prefix path = case (nextOf prefix, nextOf path) of
+behind prefix path = case (nextByte prefix, nextByte path) of
   (Nothing, _) -> Just path
   (Just (a, prefix'), Just (b, path')) | a == b -> behind prefix' path'
   _ -> Nothing
-
--- | The first byte of a path, decoded, and the rest. Slashes in a row are one slash. An encoded slash stays encoded,
--- since it separates no segments.
-nextOf :: ByteString -> Maybe (ByteString, ByteString)
-nextOf path = case B.uncons path of
-  Nothing -> Nothing
-  Just ('/', rest) -> Just ("/", B.dropWhile (== '/') rest)
-  Just ('%', rest) | (digits, rest') <- B.splitAt 2 rest, B.length digits == 2, B.all isHexDigit digits -> Just (kept (urlDecode False (B.take 3 path)), rest')
-  Just (c, rest) -> Just (B.singleton c, rest)
-  where
-    kept byte = if byte == "/" then "%2F" else byte
 
 -- | A response that leads to a target, which is encoded.
 moved :: Int -> ByteString -> Response

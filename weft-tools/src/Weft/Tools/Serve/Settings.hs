@@ -28,11 +28,12 @@ module Weft.Tools.Serve.Settings
 where
 
 import Data.ByteString (ByteString)
-import Data.Either (partitionEithers)
+import Data.Either (lefts, partitionEithers, rights)
 import Data.Function (on)
 import Data.List (find, foldl', intercalate, tails)
 import qualified Data.Map.Strict as Map
-import Network.HTTP.Types (Header)
+import Data.Word (Word64)
+import Network.HTTP.Types (Header, Method)
 import System.Posix.Types (FileMode)
 import Weft.AccessLog (LogFormat (..))
 import Weft.Backend (backendNames)
@@ -40,6 +41,7 @@ import Weft.Duration (Duration, seconds)
 import Weft.Http (Limits (..), ProxyProtocol (..), defaultLimits)
 import Weft.Http.Proxy (ProxyHeader (..))
 import Weft.Static (StaticSettings (..), defaultStaticSettings)
+import Weft.Tools.Serve.Rules
 import Weft.Tools.Serve.Stack (StackChoice, stackFrom)
 import Weft.Tools.Serve.Values
 import Weft.Transport (ProtocolVersion (..))
@@ -55,7 +57,7 @@ data Settings = Settings
     -- | The permissions of Unix sockets.
     socketMode :: FileMode,
     proxyProtocol :: ProxyProtocol,
-    trustedProxies :: [Proxy],
+    trustedProxies :: [Network],
     http2 :: Bool,
     cores :: Maybe Int,
     backend :: Maybe String,
@@ -70,9 +72,12 @@ data Settings = Settings
     tlsMin :: ProtocolVersion,
     index :: [ByteString],
     listing :: Bool,
-    headers :: [Header],
+    cleanUrls :: Bool,
+    headers :: [Rule Header],
     -- | Media types by suffix.
     types :: [(ByteString, ByteString)],
+    -- | Media types by path, which come first.
+    pathTypes :: [Rule ByteString],
     -- | By status, the path of the page.
     errorPages :: [(Int, ByteString)],
     fallback :: Maybe ByteString,
@@ -90,6 +95,13 @@ data Settings = Settings
     -- | Media types, as 'staticCompressTypes' has them.
     compressTypes :: [ByteString],
     corsOrigins :: [ByteString],
+    -- | Who may ask for which paths.
+    allowed :: [Rule [Network]],
+    denied :: [Rule [Network]],
+    methods :: [Rule [Method]],
+    rates :: [Rule Rate],
+    -- | The most bytes of a request's body.
+    maxBodies :: [Rule Word64],
     basicAuth :: Maybe FilePath,
     cacheBytes :: Int,
     keptFiles :: Int,
@@ -134,8 +146,10 @@ defaults =
       tlsMin = TlsVersion12,
       index = ["index.html", "index.htm"],
       listing = False,
+      cleanUrls = False,
       headers = [],
       types = [],
+      pathTypes = [],
       errorPages = [],
       fallback = Nothing,
       redirects = [],
@@ -148,6 +162,11 @@ defaults =
       compress = False,
       compressTypes = staticCompressTypes defaultStaticSettings,
       corsOrigins = [],
+      allowed = [],
+      denied = [],
+      methods = [],
+      rates = [],
+      maxBodies = [],
       basicAuth = Nothing,
       cacheBytes = 64000000,
       keptFiles = 1000,
@@ -223,7 +242,7 @@ table =
     fixed Where "proxy-protocol" (OneOf "WHETHER" (map fst announcements)) "Whether connections begin with a header of the PROXY protocol, version 1 or 2: none, optional or required (none). Only those of --trusted-proxy, which has to be given too, may; with required, others are refused. A connection whose header names no client (UNKNOWN, LOCAL) is the proxy's own" $
       one (among announcements) (\v s -> s {proxyProtocol = v}),
     fixed Where "trusted-proxy" (Many "CIDR") "Addresses of proxies whose X-Forwarded-For fields or PROXY protocol headers are trusted: 10.0.0.0/8, ::1, unix for whoever connects to a Unix socket. A request whose last member of X-Forwarded-For is no address, or that has none, counts as the proxy's own. Forwarded (RFC 7239) is not read" $
-      several proxyAddress (\v s -> s {trustedProxies = v}),
+      several networkAddress (\v s -> s {trustedProxies = v}),
     fixed Where "no-http2" Switch "Do not offer HTTP/2" $
       switch (\v s -> s {http2 = not v}),
     live Where "certificate" (One "FILE") "Serve HTTPS and HTTP/2 with this certificate chain, the server's own certificate first (PEM)" $
@@ -244,10 +263,12 @@ table =
       several (fmap utf8 . fileName) (\v s -> s {index = v}),
     live What "listing" Switch "Show a listing of a folder without an index file" $
       switch (\v s -> s {listing = v}),
-    live What "header" (Many "FIELD") "Field to add to every response of the site, as 'Name: value'; to those with status 2xx and 304 only if it is about the file: Content-Type, Content-Language, Content-Disposition, Expires, and Cache-Control, CDN-Cache-Control and Surrogate-Control without no-store and no-cache. Content-Type, Cache-Control, Server and Access-Control-Allow-Origin replace the server's own; fields that describe a file or the connection are refused" $
-      several headerField (\v s -> s {headers = v}),
-    live What "type" (Many "SUFFIX=TYPE") "Media type (Content-Type) of files whose names end so, as map=application/json; others have the type that their suffix is known for" $
-      distinct " are for the same suffix" ((==) `on` fst) mediaType (\v s -> s {types = v}),
+    live What "clean-urls" Switch "Serve about.html for /about, where there is no file about" $
+      switch (\v s -> s {cleanUrls = v}),
+    live What "header" (Many "[PATH=]FIELD") "Field to add to every response of the site, as 'Name: value', or to those for some paths, as '/assets/*=Cache-Control: max-age=31536000, immutable'; to those with status 2xx and 304 only if it is about the file: Content-Type, Content-Language, Content-Disposition, Expires, and Cache-Control, CDN-Cache-Control and Surrogate-Control without no-store and no-cache. Of each name the fields of the first path that matches are added, or else those without a path. Content-Type, Cache-Control, Server and Access-Control-Allow-Origin replace the server's own; fields that describe a file or the connection are refused" $
+      distinct never (\(Rule p (a, _)) (Rule q (b, _)) -> a == b && p /= q && hidden (Rule p ()) (Rule q ())) (ruled headerField) (\v s -> s {headers = inOrder v}),
+    live What "type" (Many "SUFFIX=TYPE") "Media type (Content-Type) of files whose names end so, as map=application/json, or whose paths match, as '/feeds/*=application/atom+xml'; others have the type that their suffix is known for. A text has the charset utf-8, unless one is given, as in '/old/*.html=text/html; charset=iso-8859-1'" $
+      distinct ": the second one never counts" sameType typeRule (\v s -> s {types = rights v, pathTypes = inOrder (lefts v)}),
     live What "error-page" (Many "STATUS=PATH") "Page to send with this status, 400 or higher, as 404=/404.html. Requests that are refused before a host is chosen get the built-in text: 400, 414, 417, 431, 501 and 505 for what is not valid HTTP or above a limit, 421 for a host that is not known, 429" $
       distinct " are for the same status" ((==) `on` fst) errorPage (\v s -> s {errorPages = v}),
     live What "fallback" (Optional "PATH") "File to send, with status 200, for every path that does not exist, except below /.well-known/acme-challenge/; single-page applications use /index.html (none)" $
@@ -272,6 +293,16 @@ table =
       several typePattern (\v s -> s {compressTypes = v}),
     live What "cors-origin" (Many "ORIGIN") "Allow pages of this origin to read responses, as https://example.org; '*' means every origin" $
       several corsOrigin (\v s -> s {corsOrigins = v}),
+    live What "allow" (Many "[PATH=]NETWORKS") "Only clients of these networks may ask for these paths, others get 403: '/admin/*=10.0.0.0/8,::1'; without a path, for all others. all is everyone, unix whoever connects to a Unix socket. Behind --trusted-proxy it is the client that counts, and one that the proxy does not name is in no network" $
+      ruledBy never (\a b -> rulePattern a /= rulePattern b && hidden a b) networks (\v s -> s {allowed = merged v}),
+    live What "deny" (Many "[PATH=]NETWORKS") "Clients of these networks may not ask for these paths, whatever else allows it, and get 403; nor may clients that a --trusted-proxy does not name" $
+      several (ruled networks) (\v s -> s {denied = merged v}),
+    live What "methods" (Many "[PATH=]METHODS") "Methods for these paths, as '/api/*=GET,POST'; others get 405. GET allows HEAD too. Preflight requests (--cors-origin) need not be given" $
+      ruledBy never (\a b -> rulePattern a /= rulePattern b && hidden a b) methodNames (\v s -> s {methods = merged v}),
+    live What "rate" (Many "[PATH=]RATE") "How often each client may ask for these paths together, as '/login=10/m' or '/api/*=20/s burst 100': so many in a second (s), minute (m) or hour (h), and so many at once (as many as in that time). A further request gets 429. A client is an IPv4 address or an IPv6 network of 64 bits" $
+      ruledBy never hidden rateOf (\v s -> s {rates = inOrder v}),
+    live What "max-body" (Many "[PATH=]BYTES") "The most bytes of a request's body for these paths, as '/upload/*=100M' or 64k; a longer one gets 413 (no limit: files have no use for bodies, and servers behind --proxy their own)" $
+      ruledBy never hidden byteCount (\v s -> s {maxBodies = inOrder v}),
     live What "basic-auth" (Optional "FILE") "Require a name and a password from this file, which htpasswd -B creates (bcrypt), except for files below /.well-known/acme-challenge/, redirects (--redirect), preflight requests (--cors-origin), /healthz, and /metrics for those who may read it (--metrics, --metrics-listen). One password is checked at a time, for each client in turn: an IPv4 address, or an IPv6 network of 48 bits and in it each of 64 bits. One with 8 that wait gets 429. If 1000 of all wait, the client with the most gives a place to one with less, or else the next gets 503. What was accepted is not checked again. A wrong password takes as long as the highest cost in the file, whatever the name (none)" $
       oneOrNone filled (\v s -> s {basicAuth = v}),
     live What "cache" (One "MB") "Memory for the contents of small files (64)" $
@@ -321,6 +352,13 @@ table =
     formats = [("combined", Combined), ("json", Json)]
     proxyHeaders = [("none", Nothing), ("v1", Just ProxyVersion1), ("v2", Just ProxyVersion2)]
     announcements = [("none", ProxyProtocolNone), ("optional", ProxyProtocolOptional), ("required", ProxyProtocolRequired)]
+    -- A rule, and one behind it.
+    ruledBy wrong conflict reader = distinct wrong conflict (ruled reader)
+    never = ": the second one never counts, as the first one is for all its paths"
+    sameType a b = case (a, b) of
+      (Left x, Left y) -> hidden x y
+      (Right (x, _), Right (y, _)) -> x == y
+      _ -> False
     audiences = [("nobody", Nobody), ("loopback", Loopback), ("proxied", Proxied), ("everybody", Everybody)]
 
 -- | Whether a virtual host may override this setting.

@@ -129,7 +129,7 @@ open client checks files old sources = do
 
 -- | The application.
 siteApplication :: Site -> Application
-siteApplication site = pages site (forwarded (trustedProxies fixed) (limitPerAddress (limits fixed)) (siteAddresses site) (observed site (current site)))
+siteApplication site = pages site (forwarded (trustedProxies fixed) (proxyProtocol fixed == ProxyProtocolRequired) (limitPerAddress (limits fixed)) (siteAddresses site) (observed site (current site)))
   where
     fixed = siteFixed site
 

@@ -20,6 +20,7 @@ module Weft.Tools.Serve.Values
     anyField,
     errorPage,
     mediaType,
+    mediaTypeName,
     typePattern,
     sitePath,
     corsOrigin,
@@ -34,8 +35,9 @@ module Weft.Tools.Serve.Values
     listenAddress,
     overlap,
     hostAndPort,
-    Proxy (..),
-    proxyAddress,
+    Network (..),
+    everyone,
+    networkAddress,
 
     -- * Texts
     utf8,
@@ -49,7 +51,7 @@ import qualified Data.ByteString.Char8 as B
 import qualified Data.CaseInsensitive as CI
 import Data.Char (isAlphaNum, isControl, isDigit, isSpace)
 import Data.Either (isRight)
-import Data.IP (IP (..), IPRange (..), makeAddrRange, toIPv4, toIPv6)
+import Data.IP (IP (..), IPRange (..), addrRangePair, fromIPv6b, makeAddrRange, toIPv4, toIPv6)
 import Data.List (intercalate, isPrefixOf)
 import qualified Data.Text as T
 import qualified Data.Text.Encoding as T
@@ -124,8 +126,14 @@ errorPage text = case break (== '=') text of
 mediaType :: Reader (ByteString, ByteString)
 mediaType text = case break (== '=') text of
   (suffix, '=' : value)
-    | not (null suffix), not ("." `isPrefixOf` suffix), all (\c -> c /= '/' && not (isControl c || isSpace c)) suffix, named (takeWhile (/= ';') value), not (any isControl value) -> Right (utf8 suffix, utf8 value)
+    | not (null suffix), not ("." `isPrefixOf` suffix), all (\c -> c /= '/' && not (isControl c || isSpace c)) suffix, Right name <- mediaTypeName value -> Right (utf8 suffix, name)
   _ -> Left ("expected the suffix of a name, without a dot in front, and a media type, as map=application/json, not " <> show text)
+
+-- | A media type, which may have parameters.
+mediaTypeName :: Reader ByteString
+mediaTypeName text
+  | named (takeWhile (/= ';') text), not (any isControl text) = Right (utf8 text)
+  | otherwise = Left ("expected a media type, as application/json or 'text/plain; charset=iso-8859-1', not " <> show text)
   where
     named t = case break (== '/') (reverse (dropWhile (== ' ') (reverse t))) of
       (kind, '/' : rest) -> typeWord kind && typeWord rest
@@ -269,20 +277,25 @@ hostAndPort text = case break (== ':') (reverse text) of
   where
     isPort port = all isDigit port && isRight (range 0 65535 (reverse port))
 
--- | A proxy whose statements about its clients are trusted.
-data Proxy
-  = ProxyRange IPRange
+-- | Clients by their addresses.
+data Network
+  = NetworkRange IPRange
   | -- | Every client of a Unix socket.
-    ProxyUnix
+    NetworkUnix
   deriving (Eq, Show)
 
--- | An address, a network, or @unix@.
-proxyAddress :: Reader Proxy
-proxyAddress text
-  | text == "unix" = Right ProxyUnix
-  | Just network <- readMaybe text = Right (ProxyRange network)
-  | Just a <- readMaybe text = Right (ProxyRange (IPv4Range (makeAddrRange a 32)))
-  | Just a <- readMaybe text = Right (ProxyRange (IPv6Range (makeAddrRange a 128)))
+-- | All clients.
+everyone :: [Network]
+everyone = [NetworkRange (IPv4Range (makeAddrRange (toIPv4 [0, 0, 0, 0]) 0)), NetworkRange (IPv6Range (makeAddrRange (toIPv6 [0, 0, 0, 0, 0, 0, 0, 0]) 0)), NetworkUnix]
+
+-- | An address, a network, or @unix@. Clients of IPv4 have no IPv4-mapped addresses of IPv6 here.
+networkAddress :: Reader Network
+networkAddress text
+  | text == "unix" = Right NetworkUnix
+  | Just (IPv6Range r) <- readMaybe (if '/' `elem` text then text else text <> "/128"), (a, bits) <- addrRangePair r, bits >= 96, take 12 (fromIPv6b a) == replicate 10 0 <> [0xff, 0xff] = Left ("expected an IPv4 address or network instead of the IPv4-mapped " <> show text)
+  | Just network <- readMaybe text = Right (NetworkRange network)
+  | Just a <- readMaybe text = Right (NetworkRange (IPv4Range (makeAddrRange a 32)))
+  | Just a <- readMaybe text = Right (NetworkRange (IPv6Range (makeAddrRange a 128)))
   | otherwise = Left ("expected an address, a network such as 10.0.0.0/8, or unix, not " <> show text)
 
 -- Texts ----------------------------------------------------------------------------------
