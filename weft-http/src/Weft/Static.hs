@@ -38,8 +38,9 @@ module Weft.Static
     OpenFiles,
     newOpenFiles,
 
-    -- * Redirects
+    -- * Paths
     encodeUrl,
+    cleanUrl,
 
     -- * Metrics
     CacheMetrics (..),
@@ -65,7 +66,7 @@ import Weft.Static.File
 import Weft.Static.Folders (newFolders)
 import Weft.Static.Kept (Kept, closeKept, countKept, newKept)
 import Weft.Static.Listing
-import Weft.Static.MediaType (mediaTypes)
+import Weft.Static.MediaType (hasKnownSuffix, mediaTypes)
 import Weft.Static.OpenFiles
 import Weft.Static.Path
 import Weft.Static.Users
@@ -93,8 +94,8 @@ data StaticSettings = StaticSettings
     -- | The media type of a file by its path below the folder, as @sub\/a.css@, where it is to have another one than its
     -- suffix says. It may have a charset, too. Called when a file is read, not for each request.
     staticTypeOf :: !(ByteString -> Maybe ByteString),
-    -- | Whether @\/about@ means the file @about.html@ where there is no file @about@. A folder of that name is still at
-    -- @\/about\/@.
+    -- | Whether @\/about@ means the file @about.html@ where there is no file @about@ ('cleanUrl'). A folder of that name is
+    -- still at @\/about\/@.
     staticCleanUrls :: !Bool,
     -- | Whether files are compressed for clients that accept no precompressed variant of them: by brotli, zstd or gzip,
     -- as the client prefers, and of what it prefers equally in this order. Applies to sizes from 1 KiB to 1 MiB,
@@ -272,7 +273,7 @@ missedAs asked again static@(Static settings root cache since _) request respond
   Left Malformed -> respond (plain badRequest400 [])
   Left Forbidden -> respond (plain notFound404 [])
   Right (FileTarget path, key) -> do
-    found <- cached key (path : [path <> ".html" | staticCleanUrls settings, not (".html" `B.isSuffixOf` path)])
+    found <- cached key (path : [page | staticCleanUrls settings, Just page <- [cleanUrl path]])
     case found of
       File r -> answer again root request r respond
       Folder -> toFolder (encode (lastSegment path))
@@ -303,6 +304,13 @@ missedAs asked again static@(Static settings root cache since _) request respond
     cached key paths = do
       t <- now
       either id File <$> fetch cache key (\r -> Keep (resourceBytes r + B.length key)) (refresh static t (map B.copy paths))
+
+-- | The page that a path stands for with 'staticCleanUrls', if there is no file at the path: @about.html@ for @about@. A
+-- path of a folder, or with a suffix that says the type of a file, stands for none.
+cleanUrl :: ByteString -> Maybe ByteString
+cleanUrl path
+  | "/" `B.isSuffixOf` path || hasKnownSuffix path = Nothing
+  | otherwise = Just (path <> ".html")
 
 -- | Look up which of the paths is a file now, given the cache's entry. The instant is when the caller began. A file that
 -- may not be read ends the search: another index file, or a listing, could show what it was to hide.

@@ -89,10 +89,10 @@ answers program =
           get port path >>= has ("Content-Type: " <> expected),
     testCase "--clean-urls: a page without its suffix, also as an error page and below folders; folders and files come as they are" . inFolder $ \folder -> do
       createDirectory (folder </> "team")
-      forM_ [("about.html", "about"), ("plain", "plain"), ("plain.html", "not this"), ("sub.html", "page of sub"), ("sub/index.html", "index of sub"), ("team/a.html", "a"), ("404.html", "not here")] $ \(name, text) -> writeFile (folder </> name) text
+      forM_ [("about.html", "about"), ("plain", "plain"), ("plain.html", "not this"), ("sub.html", "page of sub"), ("sub/index.html", "index of sub"), ("team/a.html", "a"), ("team/v1.2.html", "1.2"), ("x.css.html", "not this"), ("404.html", "not here")] $ \(name, text) -> writeFile (folder </> name) text
       serving program folder ["--clean-urls", "--error-page", "404=/404"] $ \port -> do
-        forM_ [("/about", "about"), ("/ab%6Fut?q=1", "about"), ("/about.html", "about"), ("/plain", "plain"), ("/sub", "page of sub"), ("/sub/", "index of sub"), ("/team/a", "a")] $ \(path, text) -> replicateM_ 2 (get port path >>= answered 200 text)
-        forM_ ["/nothing", "/about/", "/team/", "/%2ehidden"] $ \path -> get port path >>= answered 404 "not here"
+        forM_ [("/about", "about"), ("/ab%6Fut?q=1", "about"), ("/about.html", "about"), ("/plain", "plain"), ("/sub", "page of sub"), ("/sub/", "index of sub"), ("/team/a", "a"), ("/team/v1.2", "1.2")] $ \(path, text) -> replicateM_ 2 (get port path >>= answered 200 text)
+        forM_ ["/nothing", "/about/", "/team/", "/%2ehidden", "/x.css", "/x.css.htm", "/about.html.html"] $ \path -> get port path >>= answered 404 "not here"
         moved <- get port "/team"
         status moved @?= 301
         has "Location: ./team/" moved
@@ -329,6 +329,14 @@ spellings program =
         get port "/" >>= answered 200 "<p>home</p>"
       serving program folder ["--clean-urls", "--deny", "/*.htm=all", "--allow", "/about=all", "--allow", "/*.html=192.0.2.1"] $ \port ->
         forM_ ["/about", "/sub/", "/"] $ \path -> get port path >>= (@?= 403) . status
+      -- A rule for pages is not one for other files.
+      writeFile (folder </> "a.css") "style"
+      serving program folder ["--clean-urls", "--deny", "/*.html=all"] $ \port -> do
+        get port "/a.css" >>= answered 200 "style"
+        get port "/about" >>= (@?= 403) . status
+      serving program folder ["--clean-urls", "--deny", "/about=all", "--deny", "/=all", "--methods", "/sub/=POST"] $ \port -> do
+        forM_ ["/", "/about", "/about.html", "/index.html", "/index", "http://localhost", "http://localhost?x", "/%69ndex"] $ \path -> ask port "GET" path >>= (@?= 403) . status
+        forM_ ["/sub", "/sub/", "/sub/index.htm"] $ \path -> get port path >>= (@?= 405) . status
   ]
   where
     ask port method path = either (\e -> const "closed 400" (e :: IOException)) id <$> try (exchange port (request method path "close"))

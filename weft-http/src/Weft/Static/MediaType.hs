@@ -9,6 +9,7 @@ module Weft.Static.MediaType
   ( MediaTypes,
     mediaTypes,
     mediaTypeOf,
+    hasKnownSuffix,
   )
 where
 
@@ -69,6 +70,12 @@ mediaTypeOf (MediaTypes ofPath types) path = maybe (go (C.map lower (snd (C.brea
         suffix = C.drop 1 (C.dropWhile (/= '.') name)
     -- Bytes of UTF-8 stay as they are.
     lower c = if isAsciiUpper c then toLower c else c
+
+-- | Whether a suffix of a file's name says its type, in general.
+hasKnownSuffix :: ByteString -> Bool
+hasKnownSuffix = go . C.map toLower . snd . C.breakEnd (== '/')
+  where
+    go name = let suffix = C.drop 1 (C.dropWhile (/= '.') name) in not (C.null suffix) && (H.member suffix known || go suffix)
 
 charset :: ByteString -> ByteString
 charset t

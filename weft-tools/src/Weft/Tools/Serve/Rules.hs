@@ -38,10 +38,11 @@ import qualified Data.ByteString.Char8 as B
 import Data.Char (isAlphaNum, isDigit)
 import Data.Int (Int64)
 import Data.List (find, nub, nubBy, partition)
-import Data.Maybe (mapMaybe)
+import Data.Maybe (mapMaybe, maybeToList)
 import Data.Word (Word64)
 import Network.HTTP.Types (Header, Method)
 import Text.Read (readMaybe)
+import Weft.Static (cleanUrl)
 import Weft.Tools.Serve.Paths
 import Weft.Tools.Serve.Values
 
@@ -80,14 +81,19 @@ merged given = [Rule p (foldr1 (<>) [v | Rule q v <- rules, p == q]) | p <- nub 
 -- by another name than their own.
 type Places = [ByteString]
 
--- | The places of a path, where these are the names of index files, and a path may leave out @.html@ if the flag is true.
+-- | The places of a path, where these are the names of index files, and a path may leave out @.html@ if the flag is true
+-- ('cleanUrl').
 placesOf :: [ByteString] -> Bool -> ByteString -> Places
-placesOf indexes clean raw = concatMap named (readings raw)
+placesOf indexes clean raw
+  -- /docs/index is /docs/index.html, which is /docs/.
+  | clean = nub (concatMap names (concatMap names paths))
+  | otherwise = concatMap names paths
   where
-    named path
+    paths = readings (if B.null raw then "/" else raw)
+    names path
       | "/" `B.isSuffixOf` path = path : map (path <>) indexes
-      | clean = [path, path <> ".html"]
-      | otherwise = [path]
+      | (folder, name) <- B.breakEnd (== '/') path = path : [folder | name `elem` indexes] <> concat [pages path | clean]
+    pages path = maybeToList (cleanUrl path) <> [short | Just short <- [B.stripSuffix ".html" path], cleanUrl short == Just path]
 
 -- | The rule for a place, of rules that are 'inOrder'. O(n) for n rules.
 ruleAt :: [Rule a] -> ByteString -> Maybe (Rule a)

@@ -263,7 +263,7 @@ table =
       several (fmap utf8 . fileName) (\v s -> s {index = v}),
     live What "listing" Switch "Show a listing of a folder without an index file" $
       switch (\v s -> s {listing = v}),
-    live What "clean-urls" Switch "Serve about.html for /about, where there is no file about" $
+    live What "clean-urls" Switch "Serve about.html for /about, where there is no file about; not for a path with a suffix of a known type, as /about.css" $
       switch (\v s -> s {cleanUrls = v}),
     live What "header" (Many "[PATH=]FIELD") "Field to add to every response of the site, as 'Name: value', or to those for some paths, as '/assets/*=Cache-Control: max-age=31536000, immutable'; to those with status 2xx and 304 only if it is about the file: Content-Type, Content-Language, Content-Disposition, Expires, and Cache-Control, CDN-Cache-Control and Surrogate-Control without no-store and no-cache. Of each name the fields of the first path that matches are added, or else those without a path. Content-Type, Cache-Control, Server and Access-Control-Allow-Origin replace the server's own; fields that describe a file or the connection are refused" $
       distinct never (\(Rule p (a, _)) (Rule q (b, _)) -> a == b && p /= q && hidden (Rule p ()) (Rule q ())) (ruled headerField) (\v s -> s {headers = inOrder v}),
@@ -293,13 +293,13 @@ table =
       several typePattern (\v s -> s {compressTypes = v}),
     live What "cors-origin" (Many "ORIGIN") "Allow pages of this origin to read responses, as https://example.org; '*' means every origin" $
       several corsOrigin (\v s -> s {corsOrigins = v}),
-    live What "allow" (Many "[PATH=]NETWORKS") "Only clients of these networks may ask for these paths, others get 403: '/admin/*=10.0.0.0/8,::1'; without a path, for all others. all is everyone, unix whoever connects to a Unix socket. Behind --trusted-proxy it is the client that counts, and one that the proxy does not name is in no network" $
+    live What "allow" (Many "[PATH=]NETWORKS") "Only clients of these networks may ask for these paths, others get 403: '/admin/*=10.0.0.0/8,::1'; without a path, for all others. all is everyone, unix whoever connects to a Unix socket. Behind --trusted-proxy it is the client that counts, and one that the proxy does not name is in no network (all)" $
       ruledBy never (\a b -> rulePattern a /= rulePattern b && hidden a b) networks (\v s -> s {allowed = merged v}),
-    live What "deny" (Many "[PATH=]NETWORKS") "Clients of these networks may not ask for these paths, whatever else allows it, and get 403; nor may clients that a --trusted-proxy does not name" $
+    live What "deny" (Many "[PATH=]NETWORKS") "Clients of these networks may not ask for these paths, whatever else allows it, and get 403; nor may clients that a --trusted-proxy does not name (none)" $
       several (ruled networks) (\v s -> s {denied = merged v}),
-    live What "methods" (Many "[PATH=]METHODS") "Methods for these paths, as '/api/*=GET,POST'; others get 405. GET allows HEAD too. Preflight requests (--cors-origin) need not be given" $
+    live What "methods" (Many "[PATH=]METHODS") "Methods for these paths, as '/api/*=GET,POST'; others get 405. GET allows HEAD too. Preflight requests (--cors-origin) need not be given (all)" $
       ruledBy never (\a b -> rulePattern a /= rulePattern b && hidden a b) methodNames (\v s -> s {methods = merged v}),
-    live What "rate" (Many "[PATH=]RATE") "How often each client may ask for these paths together, as '/login=10/m' or '/api/*=20/s burst 100': so many in a second (s), minute (m) or hour (h), and so many at once (as many as in that time). A further request gets 429. A client is an IPv4 address or an IPv6 network of 64 bits" $
+    live What "rate" (Many "[PATH=]RATE") "How often each client may ask for these paths together, as '/login=10/m' or '/api/*=20/s burst 100': so many in a second (s), minute (m) or hour (h), and so many at once (as many as in that time). A further request gets 429. A client is an IPv4 address or an IPv6 network of 64 bits (no limit)" $
       ruledBy never hidden rateOf (\v s -> s {rates = inOrder v}),
     live What "max-body" (Many "[PATH=]BYTES") "The most bytes of a request's body for these paths, as '/upload/*=100M' or 64k; a longer one gets 413 (no limit: files have no use for bodies, and servers behind --proxy their own)" $
       ruledBy never hidden byteCount (\v s -> s {maxBodies = inOrder v}),
