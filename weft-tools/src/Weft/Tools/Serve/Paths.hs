@@ -52,7 +52,7 @@ decoded = B.concat . unfoldr nextByte
 -- | What a path can mean to those who answer, each once. O(n), and without a copy for a path in its usual spelling.
 readings :: ByteString -> [ByteString]
 readings raw
-  | B.all (`notElem` ("%;\\" :: String)) raw, not ("//" `B.isInfixOf` raw) = [raw]
+  | not (B.any (\c -> c == '%' || c == ';' || c == '\\') raw), not ("//" `B.isInfixOf` raw) = [raw]
   | otherwise = nub [once, slashed once, withoutParameters once, withoutParameters (slashed once)]
   where
     once = decoded raw
