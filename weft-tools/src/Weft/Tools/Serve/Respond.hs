@@ -56,9 +56,10 @@ withProxies passing app = \request respond -> case filter (covers (rawPathInfo r
 withHeaders :: ResponseHeaders -> Middleware
 withHeaders [] app = app
 withHeaders fields app = \request respond -> app request $ \response ->
-  respond (with (if hasFile response then fields else lasting) response)
+  respond ((if hasFile response then withAll else withLasting) response)
   where
-    lasting = filter (not . aboutFile) fields
+    withAll = with fields
+    withLasting = with (filter (not . aboutFile) fields)
 
 -- | As 'withHeaders', with the fields of the rules for the request's places: those that are not about a file.
 withLastingOf :: [Rule Header] -> (ByteString -> Places) -> Middleware
@@ -73,10 +74,13 @@ withFileFieldsOf rules places app request respond = app request $ \response ->
 
 -- | Add fields to a response. The media type of several ranges says where each one begins (RFC 9110, 14.6), and stays.
 with :: ResponseHeaders -> Response -> Response
-with new = mapResponseHeaders (\own -> if any ranges own then added (filter ((/= hContentType) . fst) new) own else added new own)
+with new = mapResponseHeaders change
   where
-    added fields own = filter ((`notElem` map fst (filter (once . fst) fields)) . fst) own <> fields
-    once name = name `elem` [hContentType, hCacheControl, hServer, "Access-Control-Allow-Origin"]
+    change own
+      | null replaced = own <> new
+      | hContentType `elem` replaced, any ranges own = filter ((`notElem` filter (/= hContentType) replaced) . fst) own <> filter ((/= hContentType) . fst) new
+      | otherwise = filter ((`notElem` replaced) . fst) own <> new
+    replaced = filter (`elem` [hContentType, hCacheControl, hServer, "Access-Control-Allow-Origin"]) (map fst new)
     ranges (name, value) = name == hContentType && "multipart/byteranges" `B.isPrefixOf` value
 
 -- | Whether a response is one with a file, or for one that the client has.
