@@ -1,7 +1,7 @@
 -- | Limits on the costs of a request of the bare pong (bytes allocated, system calls, instructions), on the bytes that
--- requests of a WAI application and of @weft serve@, for a file and as a proxy, allocate, on the instructions of a WAI
--- application's connection and of its requests over TLS with HTTP/1.1 and HTTP/2, and on the live bytes of an idle
--- connection. They are compared with @bench\/gate.txt@. No time is measured.
+-- requests of a WAI application and of @weft serve@, for a file and as a proxy, allocate, on the instructions and system
+-- calls of a WAI application's connection, on the instructions of its requests over TLS with HTTP/1.1 and HTTP/2, and on
+-- the live bytes of an idle connection. They are compared with @bench\/gate.txt@. No time is measured.
 --
 -- One client sends a request when the server sleeps, so that each request takes the longest path: an event, a
 -- receive, a send, a receive that finds nothing, a wait. With a faster client the last receive would sometimes find
@@ -61,10 +61,19 @@ tests program =
       testCase "system calls a request" $ do
         needTracing
         counts <- replicateM 2 $ do
-          few <- traced program 200
-          many <- traced program 1200
+          few <- traced [] plain program (`asking` replicateM_ 200)
+          many <- traced [] plain program (`asking` replicateM_ 1200)
           pure ((many - few) / 1000)
         atMost "syscalls_per_op" (minimum counts),
+      testCase "system calls a connection of a WAI application, with its request, besides waits" $ do
+        needTracing
+        -- How often the dispatcher looks for events before it sleeps depends on how long others run.
+        let waits = ["epoll_wait", "epoll_pwait2"]
+        counts <- replicateM 2 $ do
+          few <- traced waits waiPong program (oneEach 50)
+          many <- traced waits waiPong program (oneEach 250)
+          pure ((many - few) / 200)
+        atMost "wai_syscalls_per_connection" (minimum counts),
       testCase "instructions a request" $ do
         valgrind <- findExecutable "valgrind"
         when (valgrind == Nothing) (skip "there is no valgrind")
@@ -219,19 +228,19 @@ reported figure p = do
     rest : _ | Just n <- readMaybe (takeWhile isDigit (dropWhile (not . isDigit) rest)) -> pure n
     _ -> assertFailure ("no report: " <> line)
 
--- | The system calls of a run of the pong with the given number of requests. @read@ is not counted, since the run-time
+-- | The system calls of a run of the pong in which this action is a client of the port. @read@ is not counted, since the run-time
 -- system's clock waits for its ticks by it, and @futex@ is not, since threads pass a capability on by it: their numbers
--- depend on the time that a request takes, which differs between runs on a loaded machine.
-traced :: FilePath -> Int -> IO Double
-traced program requests = scratch "strace" $ \file -> do
-  _ <- subject program ["strace", "-c", "-f", "-o", file] $ \p port -> do
-    asking port (replicateM_ requests)
+-- depend on the time that a request takes, which differs between runs on a loaded machine. Nor are those of the list.
+traced :: [String] -> Pong -> FilePath -> (PortNumber -> IO ()) -> IO Double
+traced uncounted pong program client = scratch "strace" $ \file -> do
+  _ <- subjectOf pong program ["strace", "-c", "-f", "-o", file] $ \p port -> do
+    client port
     ended p
   text <- readFile file
   _ <- evaluate (length text)
   let calls = [(last ws, read n) | line <- lines text, ws@(_ : _ : _ : n : _ : _) <- [words line], all isDigit n]
   when (lookup "total" calls == Nothing) (assertFailure ("no total in:\n" <> text))
-  pure (sum [n | (name, n) <- calls, name `notElem` ["total", "read", "futex"]])
+  pure (sum [n | (name, n) <- calls, name `notElem` (["total", "read", "futex"] <> uncounted)])
 
 -- | The instructions of a run of the pong with the given number of requests.
 counted :: Pong -> FilePath -> Int -> IO Double

@@ -5,7 +5,8 @@
 -- threads of a set are told to end before any of them is awaited, so that one which takes its time keeps no other
 -- alive.
 --
--- Any thread may start threads in a set and tell them to end; one at a time waits for them, the set's owner.
+-- Any thread may start threads in a set, tell them to end, and wait until there are fewer of them; one at a time waits
+-- for their end, the set's owner.
 module Weft.Scope.Threads
   ( Threads,
     newThreads,
@@ -14,6 +15,7 @@ module Weft.Scope.Threads
     Kind (..),
     Place (..),
     startThread,
+    aliveThreads,
 
     -- * Ending
     tell,
@@ -23,6 +25,7 @@ module Weft.Scope.Threads
     awaitWork,
     Overdue (..),
     awaitAll,
+    awaitFewer,
     orTwice,
   )
 where
@@ -60,7 +63,9 @@ data State = State
     -- | Whether 'awaitWork' waits no more.
     stateWorkOver :: !Bool,
     -- | What the owner waits for.
-    stateWaiter :: !Waiter
+    stateWaiter :: !Waiter,
+    -- | To be filled at the next end of a thread, for those that wait until there are fewer.
+    stateOnEnd :: ![MVar ()]
   }
 
 data Entry
@@ -87,7 +92,7 @@ data Place
 
 -- | A set without threads.
 newThreads :: IO Threads
-newThreads = Threads <$> newRef (State 0 0 0 IntMap.empty False False NoWaiter)
+newThreads = Threads <$> newRef (State 0 0 0 IntMap.empty False False NoWaiter [])
 
 -- | Change the state; the state before.
 change :: Threads -> (State -> State) -> IO State
@@ -125,19 +130,26 @@ startThread threads kind place label body = mask_ $ do
       Just _ -> IntMap.delete n entries
       Nothing -> IntMap.insert n entry entries
     -- The number is not alive any more.
-    ended entriesOf = changeAndWake threads $ \st ->
-      st
-        { stateAlive = stateAlive st - 1,
-          stateWorking = stateWorking st - work,
-          stateEntries = entriesOf (stateEntries st)
-        }
+    ended entriesOf = do
+      before <- changeAndWake threads $ \st ->
+        st
+          { stateAlive = stateAlive st - 1,
+            stateWorking = stateWorking st - work,
+            stateEntries = entriesOf (stateEntries st),
+            stateOnEnd = []
+          }
+      mapM_ (`tryPutMVar` ()) (stateOnEnd before)
+
+-- | How many threads of the set have begun and not ended. Any thread may call this.
+aliveThreads :: Threads -> IO Int
+aliveThreads (Threads ref) = stateAlive <$> readRef ref
 
 -- | Change the state, and wake the owner if what it waits for holds now. It may be woken again later, which has no
--- effect.
-changeAndWake :: Threads -> (State -> State) -> IO ()
+-- effect. Returns the state before.
+changeAndWake :: Threads -> (State -> State) -> IO State
 changeAndWake threads f = do
   before <- change threads f
-  case stateWaiter before of
+  before <$ case stateWaiter before of
     NoWaiter -> pure ()
     waiter@(ForWork box) -> when (reached (f before) waiter) (void (tryPutMVar box ()))
     waiter@(ForAll box) -> when (reached (f before) waiter) (void (tryPutMVar box ()))
@@ -175,7 +187,7 @@ tellAll threads = do
 
 -- | Let 'awaitWork' return at once, now and later.
 endWork :: Threads -> IO ()
-endWork threads = changeAndWake threads (\st -> st {stateWorkOver = True})
+endWork threads = void (changeAndWake threads (\st -> st {stateWorkOver = True}))
 
 -- | Block until no thread of the kind 'Work' is left, or 'endWork' was called. Interruptible.
 awaitWork :: Threads -> IO ()
@@ -215,6 +227,18 @@ await condition patience threads@(Threads ref) = do
     untilFull box
       | patience == maxBound = persistently (takeMVar box)
       | otherwise = bracket (schedule patience (void (tryPutMVar box ()))) cancel (\_ -> persistently (takeMVar box))
+
+-- | Block until fewer threads than that are alive, of these sets together. Any thread may call this; interruptible. While
+-- it waits, each end of a thread costs O(sets).
+awaitFewer :: Int -> [Threads] -> IO ()
+awaitFewer n sets = newEmptyMVar >>= \box -> wait box `finally` mapM_ (others box []) sets
+  where
+    -- Announced first: a thread that ends after it has been counted fills the MVar.
+    wait box = do
+      mapM_ (others box [box]) sets
+      alive <- sum <$> mapM aliveThreads sets
+      unless (alive < n) (persistently (takeMVar box) >> wait box)
+    others box mine threads = change threads (\st -> st {stateOnEnd = mine <> filter (/= box) (stateOnEnd st)})
 
 -- | Wait again if the collector finds that nothing can end the wait. It finds threads that wait for one another all at
 -- once, and throws to each: to a thread of the set, say, and to the owner, which waits for its end.

@@ -32,7 +32,6 @@ where
 
 import Control.Concurrent (getNumCapabilities)
 import Control.Concurrent.MVar
-import Control.Concurrent.STM
 import Control.Exception
 import Control.Monad (forM, forM_, guard, unless, void, when)
 import Data.Char (isDigit)
@@ -171,8 +170,8 @@ data Listener = Listener
     -- | Filled at the end of the acceptor.
     listenerEnded :: !(MVar AcceptorEnd),
     listenerConnections :: !Threads,
-    -- | How many connections there are. Written by the acceptor and by the connections' threads.
-    listenerCount :: !(TVar Int)
+    -- | Whether its connections have @TCP_NODELAY@ from it.
+    listenerNoDelay :: !Bool
   }
 
 -- | A drain: until when clients that are connecting are given time, and until when connections above the limit on
@@ -221,7 +220,7 @@ serverConnections :: Server -> IO Int
 serverConnections = openConnections . serverListeners
 
 openConnections :: [Listener] -> IO Int
-openConnections listeners = sum <$> mapM (readTVarIO . listenerCount) listeners
+openConnections listeners = sum <$> mapM (aliveThreads . listenerConnections) listeners
 
 -- | Block until the server accepts no more: it was stopped or drained, or its listening sockets were
 -- closed. If they failed, throws the error of the first one.
@@ -279,7 +278,7 @@ handshakeTime = milliseconds 200
 
 -- | Block until there are fewer connections than that.
 waitBelow :: Int -> Listener -> IO ()
-waitBelow n l = atomically $ readTVar (listenerCount l) >>= check . (< n)
+waitBelow n l = awaitFewer n [listenerConnections l]
 
 -- | Stop the acceptors and close their sockets. It cannot be interrupted; it does not take long, as an acceptor
 -- can always be interrupted.
@@ -322,7 +321,8 @@ startServer settings handler own sockets = (`onException` mapM_ close sockets) $
     listens <- isListening s
     unless listens (ioError (userError "Weft.Socket.serve: the socket does not listen"))
   acceptors <- newThreads
-  listeners <- forM sockets $ \s -> Listener s own <$> newIORef Nothing <*> newEmptyMVar <*> newThreads <*> newTVarIO 0
+  listeners <- forM sockets $ \s ->
+    Listener s own <$> newIORef Nothing <*> newEmptyMVar <*> newThreads <*> (if own && serverNoDelay settings then givesNoDelay s else pure False)
   -- Not masked as the rest of this: threads that it forks inherit its state.
   interruptible (serverOnListen settings bound)
   forM_ (zip [0 ..] listeners) $ \(i, l) ->
@@ -334,6 +334,12 @@ startServer settings handler own sockets = (`onException` mapM_ close sockets) $
     placement caps acceptors i n
       | acceptors > 1 = i
       | otherwise = n `mod` caps
+
+-- | Set @TCP_NODELAY@ of a listening socket, which the connections that it accepts then have from the start (Stevens and
+-- others 2004, 7.4), without a system call for each. 'False' if it has no such option: a Unix socket, or one of SCTP. A
+-- socket that other processes have is not changed.
+givesNoDelay :: Socket -> IO Bool
+givesNoDelay s = (True <$ setSocketOption s NoDelay 1) `catchIOError` const (pure False)
 
 -- | The address to listen on.
 resolve :: ServerSettings -> IO AddrInfo
@@ -453,7 +459,7 @@ acceptor settings handler place listeners listener unmask = do
         then pure True
         else do
           patience <- maybe (pure maxBound) (\d -> (drainLimit d `until`) <$> now) drain
-          isJust <$> within patience (atomically (mapM (readTVar . listenerCount) listeners >>= check . (< most) . sum))
+          isJust <$> within patience (awaitFewer most (map listenerConnections listeners))
     -- Errors of the one connection that was to be accepted: accept(2), \"Error
     -- handling\".
     passing =
@@ -462,14 +468,12 @@ acceptor settings handler place listeners listener unmask = do
     -- Out of descriptors. Connections wait in the backlog, so the listener stays readable,
     -- and accepting again at once would spin. Wait until a connection of ours ends, or for a while.
     recover = do
-      open <- readTVarIO (listenerCount listener)
+      open <- aliveThreads (listenerConnections listener)
       void (within (milliseconds 100) (waitBelow open listener))
 
 -- | Start a connection's thread. It cannot be interrupted.
 startConnection :: ServerSettings -> (Socket -> SockAddr -> IO ()) -> Int -> Listener -> (Socket, SockAddr) -> IO ()
 startConnection settings handler place listener (sock, peer) = do
-  -- Counted before the fork: the thread may run, and answer its client, on another capability at once.
-  count (+ 1)
   started <- startThread (listenerConnections listener) Daemon (On place) (Just connectionLabel) connection `onException` dropped
   unless (isJust started) dropped
   where
@@ -477,13 +481,12 @@ startConnection settings handler place listener (sock, peer) = do
     connection unmask = do
       -- Attached first, as a connection waits sooner or later. A single exception handler below the user's: the stack
       -- is walked through each time that the thread waits, and has 1 KiB. (The thread is masked from its start.)
-      result <- try (withDescriptor sock prepareDescriptor >> unmask (when (serverNoDelay settings) noDelay >> handler sock peer))
+      result <- try (withDescriptor sock prepareDescriptor >> unmask (when (serverNoDelay settings && not (listenerNoDelay listener)) noDelay >> handler sock peer))
       either (\e -> report settings (Just peer) e `catch` ignored) pure result
       dropped
-    dropped = uninterruptibleMask_ (close sock >> count (subtract 1))
+    dropped = uninterruptibleMask_ (close sock)
     ignored :: SomeException -> IO ()
     ignored _ = pure ()
-    count = atomically . modifyTVar' (listenerCount listener)
     noDelay = case peer of
       SockAddrUnix _ -> pure ()
       _ -> setSocketOption sock NoDelay 1

@@ -189,6 +189,16 @@ tests =
         withServer settings handler $ \server -> do
           putMVar found server
           replicateM_ 500 . client server $ \s -> recv s 10 >>= (@?= C.pack "1"),
+      test "connections have TCP_NODELAY or not, as the settings say, also those of a listening socket that others have" $
+        forM_ [False, True] $ \wanted -> do
+          let told s _ = getSocketOption s NoDelay >>= sendAll s . C.pack . show . signum
+              says server = client server $ \s -> recv s 10 >>= (@?= C.pack (if wanted then "1" else "0"))
+              delays = settings {serverNoDelay = wanted}
+          withServer delays told says
+          s <- given AF_INET (SockAddrInet 0 (tupleToHostAddress (127, 0, 0, 1)))
+          withServerOn delays [s] told $ \server -> do
+            says server
+            getSocketOption s NoDelay >>= (@?= 0),
       test "out of descriptors: does not spin, goes on afterwards" (outOfDescriptors (const (pure ()))),
       test "draining: waits for those being served, refuses others" . leavingNoDescriptor $
         withServer settings echo $ \server -> do

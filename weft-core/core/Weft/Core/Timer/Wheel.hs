@@ -43,25 +43,36 @@ data Wheel = Wheel
   { -- | Lists of timers, the latest first: by level and digit, and those overdue.
     wheelSlots :: !(BoxedArray [Timer]),
     -- | Words 0 to 7: which slots of a level are occupied, a bit each. Word 8: the
-    -- tick that the wheel is at. Word 9: the number of timers.
+    -- tick that the wheel is at. Word 9: the number of timers. Word 10: what 'next' has found, or 'notKnown' if the
+    -- slots or the tick have changed since. A manager asks several times in a turn, and few turns change them.
     wheelState :: !AtomicWords
   }
 
-wordNow, wordSize :: Int
+wordNow, wordSize, wordNext :: Int
 wordNow = levelCount
 wordSize = levelCount + 1
+wordNext = levelCount + 2
+
+-- | The value of word 10 that is no instant.
+notKnown :: Int
+notKnown = -1
+
+-- | After each operation that changes slots or the tick. While timers expire, the older value is not too late.
+forgetNext :: Wheel -> IO ()
+forgetNext w = pokeWord (wheelState w) wordNext notKnown
 
 -- | An empty wheel that is at that instant.
 newWheel :: Instant -> IO Queue
 newWheel start = do
-  w <- Wheel <$> newBoxedArray (overdue + 1) [] <*> newOwnWords (levelCount + 2)
+  w <- Wheel <$> newBoxedArray (overdue + 1) [] <*> newOwnWords (levelCount + 3)
   pokeWord (wheelState w) wordNow (tickOf start)
+  forgetNext w
   pure
     Queue
-      { queueInsert = \t -> bumpWord (wheelState w) wordSize 1 >> place w t,
-        queueExpire = expire w,
+      { queueInsert = \t -> bumpWord (wheelState w) wordSize 1 >> place w t >> forgetNext w,
+        queueExpire = \instant each -> expire w instant each >> forgetNext w,
         queueNext = next w,
-        queueSweep = sweep w,
+        queueSweep = \keep -> sweep w keep >> forgetNext w,
         queueSize = peekWord (wheelState w) wordSize
       }
 
@@ -149,8 +160,18 @@ expire w instant each = do
       | dueTick t <= begin = fire [t]
       | otherwise = place w t
 
+-- | The first instant at which there may be something to do.
 next :: Wheel -> IO Instant
 next w = do
+  known <- peekWord (wheelState w) wordNext
+  if known /= notKnown
+    then pure (Instant (fromIntegral known))
+    else do
+      found@(Instant t) <- findNext w
+      found <$ pokeWord (wheelState w) wordNext (fromIntegral t)
+
+findNext :: Wheel -> IO Instant
+findNext w = do
   late <- readBoxedArray (wheelSlots w) overdue
   found <- ahead w
   here <- peekWord (wheelState w) wordNow
