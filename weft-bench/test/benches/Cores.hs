@@ -36,20 +36,25 @@ tests program =
       testGroup
         "a request moves no line of Weft's"
         ( [ testCase name $ do
-              built <- doesFileExist (takeDirectory program </> "subjects" </> name)
-              skipUnless ("bin/subjects/" <> name <> " is not built") built
+              subjectBuilt program name
               unshared limit name
             | name <- ["pong-weft", "wai-weft", "timers-weft"]
           ]
             <> [testCase "weft serve, a file" (unshared ofServe "file")]
+            <> [testCase "weft serve, as a proxy" (subjectBuilt program "wai-weft" >> unshared ofServe "proxy")]
+            <> [testCase "a controller" (subjectBuilt program "sdn-weft" >> unshared ofServe "sdn-weft")]
             <> [testCase ("weft serve, " <> name) (needProgram "openssl" >> unshared ofServe name) | name <- ["https", "http2"]]
         )
     ]
   where
     unshared most name = counting program $ \transfers -> smallest most (3 :: Int) (transfers name ["--requests", "400"])
 
--- | The most that may move with a request; and with one of @weft serve@, whose many values of the whole program have more
--- neighbours. A thread that leaves its connection's capability moves dozens.
+-- | Skip if a program that is measured is not built.
+subjectBuilt :: FilePath -> String -> IO ()
+subjectBuilt program name = doesFileExist (takeDirectory program </> "subjects" </> name) >>= skipUnless ("bin/subjects/" <> name <> " is not built")
+
+-- | The most that may move with a request; and with one of @weft serve@ or a controller, whose many values of the whole
+-- program have more neighbours. A thread that leaves its connection's capability moves dozens.
 limit, ofServe :: Double
 limit = 0.25
 ofServe = 2

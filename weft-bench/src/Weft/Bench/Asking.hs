@@ -9,6 +9,7 @@ module Weft.Bench.Asking
     Asking,
     askingHttp1,
     askingHttp2,
+    askingOpenFlow,
   )
 where
 
@@ -95,8 +96,47 @@ askingHttp2 path connection = do
     pathField = if path == "/" then B.pack "\x84" else B.pack "\x04" <> text path
     -- A string of HPACK, of less than 127 bytes.
     text string = B.pack (toEnum (length string) : string)
-    number :: Int -> Int -> ByteString
-    number bytes n = B.pack [toEnum (n `div` 256 ^ i `mod` 256) | i <- [bytes - 1, bytes - 2 .. 0]]
+
+-- | A switch of OpenFlow 1.0 with this datapath identifier, which has made its handshake: a request is a packet for an unknown
+-- address, for which a learning switch has an answer (PACKET_OUT or FLOW_MOD).
+askingOpenFlow :: Int -> Connection -> IO (IO ())
+askingOpenFlow datapath connection = do
+  received <- newIORef B.empty
+  let exactly n = do
+        have <- readIORef received
+        if B.length have >= n
+          then writeIORef received (B.drop n have) >> pure (B.take n have)
+          else receiveSome connection >>= \more -> writeIORef received (have <> more) >> exactly n
+      -- Answer the controller until a message is of one of these types.
+      untilOne wanted = do
+        header <- exactly 8
+        let kind = fromEnum (B.index header 1)
+            xid = B.drop 4 header
+        content <- exactly (256 * fromEnum (B.index header 2) + fromEnum (B.index header 3) - 8)
+        mapM_ (\(reply, bytes) -> send (message reply xid bytes)) (answerTo kind (message kind xid content) content)
+        when (kind `notElem` wanted) (untilOne wanted)
+  send (message hello (number 4 0) B.empty)
+  untilOne [featuresRequest]
+  pure (send packetIn >> untilOne [packetOut, flowMod])
+  where
+    send = connSendBytes connection noDeadline
+    (hello, failure, echoRequest, echoReply, vendor, featuresRequest) = (0, 1, 2, 3, 4, 5) :: (Int, Int, Int, Int, Int, Int)
+    (configRequest, packetOut, flowMod, statsRequest, barrierRequest) = (7, 13, 14, 16, 18) :: (Int, Int, Int, Int, Int)
+    answerTo kind whole content
+      | kind == echoRequest = [(echoReply, content)]
+      | kind == vendor = [(failure, number 2 1 <> number 2 3 <> B.take 64 whole)]
+      | kind == featuresRequest = [(kind + 1, number 8 datapath <> number 4 256 <> number 4 0x02000000 <> number 4 0xc7 <> number 4 0xfff)]
+      | kind == configRequest = [(kind + 1, number 2 0 <> number 2 128)]
+      | kind == statsRequest = [(kind + 1, B.take 2 content <> number 2 0 <> (if B.take 2 content == number 2 0 then B.replicate 1056 '\0' else B.empty))]
+      | kind == barrierRequest = [(kind + 1, B.empty)]
+      | otherwise = []
+    message kind xid content = B.concat [number 1 1, number 1 kind, number 2 (8 + B.length content), xid, content]
+    packetIn = message 10 (number 4 0) (B.concat [number 4 0xffffffff, number 2 64, number 2 1, number 2 0, frame])
+    frame = B.concat [number 6 0x020000ffffff, number 6 (0x020000000000 + datapath), number 2 0x0800, B.replicate 50 '\0']
+
+-- | A number in network byte order.
+number :: Int -> Int -> ByteString
+number bytes n = B.pack [toEnum (n `div` 256 ^ i `mod` 256) | i <- [bytes - 1, bytes - 2 .. 0]]
 
 receiveSome :: Connection -> IO ByteString
 receiveSome connection = do

@@ -15,10 +15,12 @@ module Weft.Bench.Transfers
 where
 
 import Control.Concurrent (forkIO, killThread)
-import Control.Exception (bracket, handle, try)
-import Control.Monad (forM, forM_, forever, unless, when)
+import Control.Concurrent.MVar (newEmptyMVar, putMVar, takeMVar)
+import Control.Exception (bracket, finally, handle, try)
+import Control.Monad (forM, forM_, forever, replicateM_, unless, when)
 import qualified Data.ByteString.Char8 as B
 import Data.IORef
+import Data.List (isPrefixOf)
 import qualified Data.Map.Strict as M
 import Data.Text (Text)
 import qualified Data.Text as T
@@ -26,7 +28,7 @@ import qualified Data.Text.IO as T
 import GHC.IO.Exception (IOException)
 import Numeric (showFFloat, showHex)
 import Options.Applicative hiding (columns)
-import System.Directory (doesFileExist, removePathForcibly)
+import System.Directory (canonicalizePath, doesFileExist, removePathForcibly)
 import System.Environment (getExecutablePath)
 import System.Exit (ExitCode (..), exitWith)
 import System.FilePath (takeDirectory, takeFileName, (</>))
@@ -76,7 +78,7 @@ transfersCommand =
         <*> option positive (long "seconds" <> metavar "SECONDS" <> value 8 <> showDefault <> help "Counted time")
         <*> optional (option positive (long "requests" <> metavar "N" <> help "Count so many requests instead, in 40 seconds at most"))
         <*> option positive (long "lines" <> metavar "N" <> value 12 <> showDefault <> help "Names of lines to print")
-        <*> (some (strArgument (metavar "SUBJECT..." <> help "file, https or http2 (weft serve with a file of 1 KiB), or programs of bin/subjects or bin/peers (default: pong-weft)")) <|> pure ["pong-weft"])
+        <*> (some (strArgument (metavar "SUBJECT..." <> help "file, https or http2 (weft serve with a file of 1 KiB), proxy (weft serve before wai-weft), sdn-weft (a controller), or programs of bin/subjects or bin/peers (default: pong-weft)")) <|> pure ["pong-weft"])
 
 countAll :: Arguments -> IO ()
 countAll args = do
@@ -98,36 +100,49 @@ data Scenario = Scenario
   { scenarioProgram :: !FilePath,
     scenarioArguments :: ![String],
     scenarioSecure :: !(Connection -> IO Connection),
-    scenarioAsking :: !(Connection -> IO (IO ()))
+    -- | Begins to ask on the connection of that number.
+    scenarioAsking :: !(Int -> Connection -> IO (IO ()))
   }
 
--- | @file@, @https@ and @http2@ are @weft serve@ with a file of 1 KiB; other subjects are programs that answer anything.
-scenarioOf :: Env -> FilePath -> Int -> IO Scenario
-scenarioOf env subject n = case subject of
-  "file" -> serving [] pure askingHttp1
+-- | @file@, @https@ and @http2@ are @weft serve@ with a file of 1 KiB, and @proxy@ is it before another server, which runs
+-- while the action does and is not counted. A subject whose name begins with @sdn@ is a controller, and its clients are
+-- switches. Other subjects are programs that answer anything.
+withScenario :: Env -> FilePath -> Int -> (Scenario -> IO a) -> IO a
+withScenario env subject n act = case subject of
+  "file" -> files [] pure askingHttp1
   "https" -> secured "http/1.1" askingHttp1
   "http2" -> secured "h2" askingHttp2
-  _ -> do
-    program <- locate env subject >>= maybe (failWith ("missing: " <> T.pack subject <> " (make bench-peers, or cabal)")) pure
-    pure (Scenario program [] pure (askingHttp1 "/"))
+  "proxy" -> do
+    behind <- found "wai-weft"
+    withChild env (Program behind ["--port", "0"] [] []) $ \child -> do
+      port <- portOf child
+      serving ["--proxy", "/=http://127.0.0.1:" <> show port] pure (askingHttp1 "/")
+  _ -> found subject >>= \program -> act (Scenario program [] pure (if "sdn" `isPrefixOf` subject then askingOpenFlow else const (askingHttp1 "/")))
   where
+    found name = locate env name >>= maybe (failWith ("missing: " <> T.pack name <> " (make bench-peers, or cabal)")) pure
     secured protocol ask = do
       (chain, private) <- certificateFiles P256 env
-      serving ["--certificate", chain, "--key", private] (trusting chain protocol) ask
-    serving arguments secure ask = do
-      program <- (</> "weft") . takeDirectory <$> getExecutablePath
+      files ["--certificate", chain, "--key", private] (trusting chain protocol) ask
+    files arguments secure ask = do
       root <- smallFolder env
       -- Comparing the file with the disk is no part of a request.
-      pure (Scenario program (["serve", root, "--cores", show n, "--trust", "60", "--keep-alive-requests", "0"] <> arguments) secure (ask "/1k"))
+      serving ([root, "--trust", "60"] <> arguments) secure (ask "/1k")
+    serving arguments secure ask = do
+      program <- (</> "weft") . takeDirectory <$> getExecutablePath
+      act (Scenario program (["serve", "--cores", show n, "--keep-alive-requests", "0"] <> arguments) secure (const ask))
+
+-- | The port on which a program says it listens.
+portOf :: Child -> IO Int
+portOf child = hearLine 60 child >>= \line -> maybe (failWith ("it did not say where it listens: " <> line)) pure (portIn line)
 
 -- | Count for one server, and render the result.
 count :: Env -> Arguments -> FilePath -> Int -> IO [Text]
-count env args subject n = do
+count env args subject n = withScenario env subject n $ \scenario -> do
   qemu <- found "qemu-x86_64" "Debian's package qemu-user"
   limiter <- found "prlimit" "Debian's package util-linux"
-  scenario <- scenarioOf env subject n
   plugin <- found "transfers.so" "make bench-peers"
-  let program = scenarioProgram scenario
+  -- The plug-in has the names of files from the kernel, without symbolic links.
+  program <- canonicalizePath (scenarioProgram scenario)
   symbols <- parseSymbols . B.pack <$> readProcess "nm" [program] ""
   area <- parseThreadArea . B.pack <$> readProcess "readelf" ["-lW", program] ""
   let runtime = case (mapM (`symbolAt` symbols) ["capabilities", "n_capabilities", "my_task"], area) of
@@ -142,13 +157,12 @@ count env args subject n = do
   mapM_ removePathForcibly [commands, result, begun]
   createNamedPipe commands 0o600
   counted <- withChild env (Program limiter (["--as=" <> show (addresses n), qemu, "-plugin", "file=" ++ plugin ++ given, program] ++ scenarioArguments scenario ++ options) [] []) $ \child -> do
-    line <- hearLine 60 child
-    port <- maybe (failWith ("it did not say where it listens: " <> line)) pure (portIn line)
+    port <- portOf child
     withFile commands ReadWriteMode $ \control -> do
       hSetBinaryMode control True
       asking scenario (if port == 0 then 0 else 4 * n) port $ \answered -> do
         -- What the first requests of a connection take is left out.
-        if port == 0 then threadDelay 3000000 else untilAnswered answered (8 * 4 * n)
+        if port == 0 then threadDelay 3000000 else untilAnswered answered (4 * 4 * n)
         B.hPut control "s" >> hFlush control
         awaitFile child begun
         case argRequests args of
@@ -160,6 +174,8 @@ count env args subject n = do
   let sends = M.elems (countedSends counted)
       requests = sum sends
   when (requests == 0) $ failWith "no request was answered"
+  -- Without its addresses no line would be Weft's.
+  when (null [() | (_, _, _, name) <- countedMaps counted, name == B.pack program]) $ failWith ("the plug-in knows no address of " <> T.pack program)
   -- A server in which one capability answers has no transfers. Three of four should have an eighth of their share at least:
   -- the kernel spreads few connections unevenly.
   when (runtime /= Nothing && 4 * length (filter (\sent -> sent * 8 * n >= requests) sends) < 3 * n) $
@@ -205,10 +221,13 @@ asking scenario connections port act = newIORef 0 >>= \answered -> go answered c
     -- Only the thread that asks writes the number.
     go answered 0 asks
       | null asks = act answered
-      | otherwise = bracket (forkIO (handle ended (forever (forM_ (reverse asks) (\ask -> ask >> modifyIORef' answered (+ 1)))))) killThread (const (act answered))
+      | otherwise = bracket (forkIO (handle ended (together asks >> forever (forM_ (reverse asks) (\ask -> ask >> modifyIORef' answered (+ 1)))))) killThread (const (act answered))
     go answered left asks = connecting port (scenarioSecure scenario) $ \connection -> do
-      ask <- scenarioAsking scenario connection
+      ask <- scenarioAsking scenario left connection
       go answered (left - 1) (ask : asks)
+    -- At first all at once, so that each capability has what a server has under load: a proxy, connections of its own to
+    -- the server behind. With one request in flight ever, there would be one for all.
+    together asks = forM asks (\ask -> newEmptyMVar >>= \done -> done <$ forkIO (handle ended (replicateM_ 4 ask) `finally` putMVar done ())) >>= mapM_ takeMVar
     -- What the server's end means is said elsewhere.
     ended :: IOException -> IO ()
     ended _ = pure ()

@@ -102,8 +102,16 @@ data Client = Client
 -- | Scheme, host, port and Unix socket, and whether each connection is for one request.
 type Server = (Bool, String, String, Maybe FilePath, Bool)
 
--- | Filled by the pool's thread, with 'Nothing' if it ends before.
-type Entry = MVar (Maybe (Pool HttpConnection))
+-- | The pool of a server, and what to wait for until there is one. Both are filled by the pool's thread, the second with
+-- 'Nothing' if it ends before. Requests read the first: 'readMVar' locks, and so moves a cache line to each capability
+-- that calls it.
+data Entry = Entry
+  { entryPool :: !(IORef (Maybe (Pool HttpConnection))),
+    entryBegun :: !(MVar (Maybe (Pool HttpConnection)))
+  }
+
+instance Eq Entry where
+  a == b = entryPool a == entryPool b
 
 -- | Run an action with a new client. At its end all connections are closed.
 withClient :: ClientSettings -> (Client -> IO a) -> IO a
@@ -246,9 +254,9 @@ leaseFor client alone due r = do
 poolFor :: Client -> Bool -> Url -> IO (Pool HttpConnection)
 poolFor client alone url = do
   pools <- readIORef (clientPools client)
-  entry <- maybe (enter =<< newEmptyMVar) pure (Map.lookup server pools)
+  entry <- maybe (newIORef Nothing >>= \pool -> newEmptyMVar >>= enter . Entry pool) pure (Map.lookup server pools)
   -- A thread that cannot be forked, or is killed, leaves 'Nothing'.
-  readMVar entry >>= maybe (throwIO ScopeEnded) pure
+  readIORef (entryPool entry) >>= maybe (readMVar (entryBegun entry) >>= maybe (throwIO ScopeEnded) pure) pure
   where
     server = (urlSecure url, urlHost url, urlPort url, urlUnix url, alone)
     settings = clientSettings client
@@ -261,10 +269,11 @@ poolFor client alone url = do
       pure entry
     leave entry = do
       atomicModifyIORef' (clientPools client) (\pools -> (Map.update (\e -> if e == entry then Nothing else Just e) server pools, ()))
-      void (tryPutMVar entry Nothing)
+      void (tryPutMVar (entryBegun entry) Nothing)
     keeper entry = (`finally` leave entry) $
       withPool poolSettings $ \pool -> do
-        putMVar entry (Just pool)
+        writeIORef (entryPool entry) (Just pool)
+        putMVar (entryBegun entry) (Just pool)
         untilUnused pool False
         leave entry
     untilUnused pool before = do
@@ -294,5 +303,5 @@ clientCounts client = do
   catMaybes <$> mapM counted (Map.toList pools)
   where
     counted ((secure, host, port, file, _), entry) = do
-      pool <- join <$> tryReadMVar entry
+      pool <- readIORef (entryPool entry)
       mapM (fmap ((,) (maybe (hostAndPort (Url host port Nothing B.empty secure)) id file)) . poolCounts) pool
