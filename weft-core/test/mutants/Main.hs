@@ -101,7 +101,7 @@ server = Suite (simulated </> "test" </> "server-sim") [simulated </> "http", si
     serverModules =
       [(http </> "src", "Weft" </> "Http" </> m) | m <- ["Admission.hs", "Body.hs", "Client.hs", "Client" </> "Exchange.hs", "Engine.hs", "Linger.hs", "Table.hs", "Timeouts.hs", "Types.hs", "Writer.hs"]]
         <> [("src", "Weft" </> m) | m <- ["Blocking" </> "Pool.hs", "Runtime" </> "IdleTimer.hs"]]
-        <> [(".." </> "weft" </> "src", "Weft" </> "Socket" </> m) | m <- ["Basic.hs", "Serve.hs"]]
+        <> [(".." </> "weft" </> "src", "Weft" </> m) | m <- ["Scope" </> "Threads.hs", "Socket" </> "Basic.hs", "Socket" </> "Serve.hs"]]
 http2Core = Suite (http </> "test" </> "http2-core") [] [http </> "protocol", "core", "src", "src-linux", ".." </> "weft" </> "src"] (const 0) "Failed!" [(http </> "protocol", "Weft" </> "Http2" </> "Core" </> m) | m <- ["Receive.hs", "Send.hs", "Stream.hs"]] (const "/time on the way/")
 
 -- | A bug that one scenario has to find is searched longer: some need two threads that stand still.
