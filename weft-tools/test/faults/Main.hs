@@ -1,8 +1,8 @@
 -- | Faults of the system under a workload of everything at once ("Workload"): system calls that fail (by strace) or
 -- transfer a part of what they were asked for, limits, signals, forks, and a changing number of capabilities. A fault may
 -- make operations fail, but the others must give the right result, none may last for ever, and nothing may be left
--- behind. Faults that a program has to tolerate (@EINTR@, signals, short counts) may make none fail. The workload runs on
--- as many capabilities as the suite does: two, unless @+RTS -N@ says otherwise.
+-- behind. Faults that a program has to tolerate (@EINTR@, signals, short counts, large pages) may make none fail. The
+-- workload runs on as many capabilities as the suite does: two, unless @+RTS -N@ says otherwise.
 module Main (main) where
 
 import Control.Concurrent (forkIO, getNumCapabilities, killThread, newEmptyMVar, putMVar, takeMVar)
@@ -10,23 +10,26 @@ import Control.Concurrent.Async (mapConcurrently_)
 import Control.Exception (IOException, bracket, finally, try)
 import Control.Monad
 import qualified Data.ByteString as B
+import Data.Int (Int64)
 import Data.List (intercalate, isInfixOf, stripPrefix)
-import Foreign.C.Types (CInt (..), CUInt (..))
+import Data.Maybe (fromMaybe)
+import Foreign.C.Types (CInt (..), CSize (..), CUInt (..))
 import System.Directory (findExecutable, getTemporaryDirectory, removePathForcibly)
 import System.Environment
 import System.Exit (ExitCode (..))
 import System.FilePath ((</>))
 import System.IO
-import System.Posix.IO (closeFd, dup, stdInput)
+import System.Posix.IO (closeFd, dup, handleToFd, stdInput)
 import System.Posix.Process (getProcessID)
 import System.Posix.Resource
 import System.Posix.Signals (Signal, sigALRM, sigCONT, sigSTOP, signalProcess)
-import System.Posix.Types (Fd)
+import System.Posix.Types (CSsize (..), Fd (..))
 import qualified System.Process as P
 import Test.Tasty hiding (defaultMain)
 import Test.Tasty.HUnit (Assertion, assertBool, assertFailure)
 import Weft.Backend (whyUnavailable)
 import qualified Weft.File as Weft
+import Weft.Socket (Family (AF_UNIX), SocketType (Stream), close, defaultProtocol, socketPair, withFdSocket)
 import Weft.Test.Main (defaultMain)
 import Weft.Test.Skip
 import Weft.Thread (threadDelay)
@@ -39,6 +42,7 @@ main = do
     _
       | args == [spareArgument] -> spareThreads
       | args == [directArgument] -> directReads
+      | args == [aloneArgument] -> alone
     Just program -> program
     Nothing -> do
       traced <- whyNotTraced
@@ -47,6 +51,7 @@ main = do
         [ testGroup "system calls that fail" (map (run traced) (injections capabilities)),
           testCase "io_submit is avoided for a second if it blocks" (mapM_ skip traced >> submitsSlowly),
           testGroup "system calls that transfer a part" (map (run Nothing) shortened),
+          testGroup "pages of 64 KB" (testCase "each back end is there, and what the page cache has of a file is sent at once" asUsual : map (run Nothing) paged),
           testGroup "limits" (testCase "OS threads can end when no descriptor is left" endsWithout : testCase "io_submit without a descriptor for a manager" readsWithout : map (run Nothing) (limits capabilities)),
           testGroup "signals" (map (run Nothing) signals),
           testGroup "processes" (map (run Nothing) processes)
@@ -61,8 +66,8 @@ data Case = Case
     caseFlags :: [String],
     -- | What strace injects.
     caseInject :: [String],
-    -- | With the library of @short_counts.c@.
-    caseShort :: Bool,
+    -- | With a library between the program and the C library.
+    caseLibrary :: Maybe Library,
     -- | A shell command before the program.
     caseShell :: String,
     -- | Signals that are sent to the process in turn, with a pause in microseconds after each.
@@ -72,7 +77,14 @@ data Case = Case
   }
 
 plain :: String -> String -> Case
-plain name backend = Case name backend [] [] [] False "" Nothing Nothing
+plain name backend = Case name backend [] [] [] Nothing "" Nothing Nothing
+
+-- | A library that changes calls: its source beside this one, and how many of them it has to have changed.
+data Library = Library FilePath Int
+
+shortCounts, largePages :: Library
+shortCounts = Library "short_counts.c" 100
+largePages = Library "large_pages.c" 10
 
 -- | System calls by name, with the error. With @when=a+b@ the call number a fails, and then every one b later;
 -- otherwise every call fails. The argument is the number of capabilities.
@@ -113,8 +125,15 @@ injections capabilities =
 -- | Files are accessed by threads, since the kernel itself makes the system calls of a ring. Only poll is level-triggered.
 shortened :: [Case]
 shortened =
-  [ (plain "short counts of files, sockets and pipes, poll" "poll") {caseShort = True, caseSet = [("WEFT_FILES", "threads"), ("SHORT_SOCKETS", "yes")]},
-    (plain "short counts of files, epoll" "epoll") {caseShort = True, caseSet = [("WEFT_FILES", "threads")]}
+  [ (plain "short counts of files, sockets and pipes, poll" "poll") {caseLibrary = Just shortCounts, caseSet = [("WEFT_FILES", "threads"), ("SHORT_SOCKETS", "yes")]},
+    (plain "short counts of files, epoll" "epoll") {caseLibrary = Just shortCounts, caseSet = [("WEFT_FILES", "threads")]}
+  ]
+
+-- | As on machines that have them. With io_uring, the rings for files too are as large as that.
+paged :: [Case]
+paged =
+  [ (plain ("all pages are large, " <> backend) backend) {caseLibrary = Just largePages, caseSet = set}
+    | (backend, set) <- [("epoll", []), ("io_uring", [("WEFT_FILES", "io_uring")]), ("poll", [("WEFT_FILES", "threads")])]
   ]
 
 -- | Each manager holds some descriptors of the limit. With no room for both ends of the connections under way, clients
@@ -175,26 +194,22 @@ run traced c = testCase (caseName c) $ do
   forM_ (if null (caseInject c) then Nothing else traced) skip
   why <- whyUnavailable (caseBackend c)
   forM_ why skip
-  when (caseShort c) (needProgram "cc")
   self <- getExecutablePath
   environment <- getEnvironment
   capabilities <- getNumCapabilities
   let set = ("WEFT_BACKEND", caseBackend c) : caseSet c
       words' = arguments capabilities 3 2 1 0 (caseFlags c)
       tracing log' = ["strace", "-f", "-qq", "-o", log', "-e", "trace=" <> intercalate "," (map (takeWhile (/= ':')) (caseInject c)), "-e", "status=failed"] <> concat [["-e", "inject=" <> i] | i <- caseInject c]
-      library log' = log' <> ".so"
-      preloading log' = ["env", "LD_PRELOAD=" <> library log', "SHORT_COUNTS=" <> log']
-      command log' = (if null (caseInject c) then [] else tracing log') <> (if caseShort c then preloading log' else []) <> (self : words')
-      process log' =
-        (P.proc "sh" (["-c", caseShell c <> " exec \"$@\"", "sh"] <> command log'))
+      command log' preloading = (if null (caseInject c) then [] else tracing log') <> preloading <> (self : words')
+      process log' preloading =
+        (P.proc "sh" (["-c", caseShell c <> " exec \"$@\"", "sh"] <> command log' preloading))
           { P.std_out = P.CreatePipe,
             P.std_err = P.CreatePipe,
             P.env = Just (set <> filter ((`notElem` map fst set) . fst) environment)
           }
-      compiled log' = when (caseShort c) (P.callProcess "cc" ["-shared", "-fPIC", "-O1", "-o", library log', "test/faults/short_counts.c", "-ldl"])
-  withLog $ \log' -> do
-    compiled log'
-    P.withCreateProcess (process log') $ \_ out err child -> do
+  withLog (caseName c) $ \log' -> do
+    preloading <- maybe (pure []) (preloaded log') (caseLibrary c)
+    P.withCreateProcess (process log' preloading) $ \_ out err child -> do
       pid <- P.getPid child
       bracket (forkIO (forM_ ((,) <$> pid <*> caseMeanwhile c) disturb)) killThread . const $ do
         -- At the same time: a program whose standard error nobody reads stands still once the pipe is full.
@@ -208,16 +223,10 @@ run traced c = testCase (caseName c) $ do
         unless (null (caseInject c)) $ do
           injected <- length . filter ("(INJECTED)" `isInfixOf`) . lines <$> readFile log'
           when (injected == 0) (maybe (assertFailure "nothing was injected") skip (caseMisses c))
-        when (caseShort c) $ do
+        forM_ (caseLibrary c) $ \(Library _ least) -> do
           counts <- map read . lines <$> readFile log' :: IO [Int]
-          assertBool (show counts <> " calls were shortened") (maximum (0 : counts) > 100)
+          assertBool (show counts <> " calls were changed") (maximum (0 : counts) > least)
   where
-    withLog act = do
-      tmp <- getTemporaryDirectory
-      n <- getProcessID
-      -- Tests may run at the same time.
-      let log' = tmp </> ("weft-faults-" <> show n <> "-" <> filter (`notElem` " :,") (caseName c))
-      act log' `finally` mapM_ removePathForcibly [log', log' <> ".so"]
     readAll h = hGetContents h >>= \s -> length s `seq` pure s
     -- Send the signals in turn, with pauses of the given microseconds, once the process can handle them.
     disturb (pid, (pause, which)) = do
@@ -229,6 +238,49 @@ run traced c = testCase (caseName c) $ do
             threadDelay pause
             either (const (pure ())) (const (go ss)) sent
       go (cycle which)
+
+-- | What has to stand before a program so that it runs with the library, which is compiled for this. Counts go to the
+-- file of that name.
+preloaded :: FilePath -> Library -> IO [String]
+preloaded counts (Library source _) = do
+  needProgram "cc"
+  P.callProcess "cc" ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-o", compiled, "test/faults" </> source, "-ldl"]
+  pure ["env", "LD_PRELOAD=" <> compiled, "FAULT_COUNTS=" <> counts]
+  where
+    compiled = counts <> ".so"
+
+-- | Files, names without colons and the like, for the tests that run at the same time.
+withLog :: String -> (FilePath -> IO a) -> IO a
+withLog name act = do
+  tmp <- getTemporaryDirectory
+  n <- getProcessID
+  let log' = tmp </> ("weft-faults-" <> show n <> "-" <> filter (`notElem` " :,") name)
+  act log' `finally` mapM_ removePathForcibly [log', log' <> ".so"]
+
+-- | Rings are mapped in pages, and whether the cache has all of a file is counted in them.
+asUsual :: Assertion
+asUsual = withLog "usual" $ \log' -> do
+  self <- getExecutablePath
+  (_, usual, _) <- P.readProcessWithExitCode self [aloneArgument] ""
+  preloading <- preloaded log' largePages
+  (code, large, complained) <- P.readProcessWithExitCode "env" (drop 1 preloading <> [self, aloneArgument]) ""
+  unless (code == ExitSuccess && large == usual) $ assertFailure (unlines [usual, "and with large pages:", large, complained])
+  when ("refused" `elem` lines usual) (skip "the kernel does not tell what the page cache has: it takes Linux 6.5")
+
+aloneArgument :: String
+aloneArgument = "alone"
+
+-- | Say which back ends there are, and send a part of a file that was just written, which begins and ends within a page.
+alone :: IO ()
+alone = withLog "file" $ \path -> do
+  forM_ ["epoll", "io_uring", "poll"] (\backend -> whyUnavailable backend >>= putStrLn . fromMaybe backend)
+  B.writeFile path (B.replicate 300000 7)
+  bracket (socketPair AF_UNIX Stream defaultProtocol) (\(a, b) -> close a >> close b) $ \(a, _) ->
+    bracket (openBinaryFile path ReadMode >>= handleToFd) closeFd $ \(Fd file) -> do
+      sent <- withFdSocket a $ \s -> c_sendfile_cached s file 70001 50000
+      putStrLn (if sent < 0 then "refused" else show sent)
+
+foreign import ccall unsafe "weft_sendfile_cached" c_sendfile_cached :: CInt -> CInt -> Int64 -> CSize -> IO CSsize
 
 -- | OS threads end in a process that has no descriptor left.
 endsWithout :: Assertion

@@ -1,6 +1,6 @@
 /* A library for LD_PRELOAD. One call in three that reads or writes a file transfers a part of what it was asked for, as a
    kernel may do; with SHORT_SOCKETS also one that reads or writes a stream socket or a pipe. When the process exits, it
-   appends the number of these calls to the file SHORT_COUNTS.
+   appends the number of these calls to the file FAULT_COUNTS.
 
    SHORT_SOCKETS is for back ends that are level-triggered. With edge-triggered ones a short count of a stream means that
    nothing is left to read, or no room to write: epoll(7) promises that, and Weft relies on it.
@@ -135,7 +135,7 @@ ssize_t sendfile(int out, int in, off_t *at, size_t n) { REAL(sendfile); return 
 ssize_t sendfile64(int out, int in, off64_t *at, size_t n) { REAL(sendfile64); return real(out, in, at, part(out, n)); }
 
 __attribute__((destructor)) static void report(void) {
-  const char *path = getenv("SHORT_COUNTS");
+  const char *path = getenv("FAULT_COUNTS");
   FILE *file = path ? fopen(path, "a") : NULL;
   if (!file) return;
   fprintf(file, "%lu\n", atomic_load(&shortened));

@@ -89,11 +89,12 @@ overdue = withPipe $ \r w -> forM_ [1 .. times 50] $ \i -> do
       finishes "what is in the pipe" (readNext r 10)
   bytes @?= marked i 10
 
--- | One of the parent's threads reads from a pipe, another one writes into a full one. Neither exists in the child.
+-- | One of the parent's threads reads from a pipe, another one writes into a full one. Neither exists in the child. A pipe
+-- holds 16 pages, of up to 64 KB (pipe(7)).
 inherited :: Assertion
 inherited = withPipe $ \r w -> withPipe $ \drain full -> do
   reader <- start (readNext r 1)
-  writer <- start (writeNext full (marked 0 200000))
+  writer <- start (writeNext full (marked 0 2000000))
   blocked reader >>= assertBool "the reader waits"
   blocked writer >>= assertBool "the writer waits"
   child <- forkProcess $ do

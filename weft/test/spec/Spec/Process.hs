@@ -326,16 +326,17 @@ pipes =
         deadline <- generous
         r <- try (readProcess (shell ("exec " <> script)) deadline 100000 "")
         r @?= Left (LimitExceeded 100000),
+    -- The input is more than a pipe holds: 16 pages, of up to 64 KB (pipe(7)).
     test "a deadline ends it, whether it passes while it is written to, read from or waited for" $
       forM_ ["exec sleep 60", "exec >&- 2>&-; exec sleep 60", "exec <&- >&- 2>&-; exec sleep 60"] $ \script -> do
         short <- deadlineIn (milliseconds 50)
-        timesOut script (readProcess (shell script) short 1000 (B.replicate 1000000 1)),
+        timesOut script (readProcess (shell script) short 1000 (B.replicate 3000000 1)),
     test "a sender waits for one that does not read, and is interrupted" . withProcess (piped (program "sleep" ["60"])) $ \p -> do
-      sending <- start (connSendBytes (processConnection p) noDeadline (B.replicate 1000000 1))
+      sending <- start (connSendBytes (processConnection p) noDeadline (B.replicate 3000000 1))
       blocked sending >>= assertBool "it waits"
       stop sending
       short <- deadlineIn (milliseconds 5)
-      timesOut "sending" (connSendBytes (processConnection p) short (B.replicate 1000000 1))
+      timesOut "sending" (connSendBytes (processConnection p) short (B.replicate 3000000 1))
   ]
 
 -- Crowds -----------------------------------------------------------------------------
