@@ -48,8 +48,8 @@ import Network.Socket
 import qualified Network.Socket.ByteString as N
 import System.Exit (ExitCode (..))
 import System.Process (readProcessWithExitCode)
-import System.Timeout (timeout)
 import Test.Tasty.HUnit
+import Weft.Test.Limits (within)
 
 -- | A connection, and the bytes that were received and not consumed yet.
 data Client = Client Socket (IORef ByteString)
@@ -197,11 +197,6 @@ curl arguments = do
     ExitFailure n -> assertFailure ("curl ended with " <> show n <> ": " <> err)
 
 -- Waiting ----------------------------------------------------------------------------------
-
--- | Fail unless the action ends within a number of seconds.
-within :: Double -> String -> IO a -> IO a
-within s what act =
-  timeout (round (1e6 * s)) act >>= maybe (assertFailure (what <> ": not done after " <> show s <> " s")) pure
 
 -- | Fail unless the condition becomes true within twenty seconds, which are fewer than the default timeout of a
 -- connection.

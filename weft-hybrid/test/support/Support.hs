@@ -17,9 +17,9 @@ import Control.Monad (unless)
 import System.Environment (lookupEnv)
 import System.IO.Unsafe (unsafePerformIO)
 import System.Mem (performMajorGC)
-import qualified System.Timeout as GHC
 import Test.Tasty.HUnit
 import Text.Read (readMaybe)
+import qualified Weft.Test.Limits as Limits
 
 -- | This many repetitions, scaled, at least one.
 times :: Int -> Int
@@ -33,9 +33,7 @@ scale = unsafePerformIO $ do
 
 -- | Fail unless the action ends, by GHC's clock.
 finishes :: String -> IO a -> IO a
-finishes what act = do
-  r <- GHC.timeout 60000000 act
-  maybe (assertFailure (what <> ": still not done after 60 s")) pure r
+finishes = Limits.within 60
 
 -- | This many milliseconds.
 pause :: Int -> IO ()

@@ -35,7 +35,6 @@ import qualified Data.ByteString as B
 import Data.IORef
 import Data.Maybe (fromMaybe)
 import Data.Word (Word32, Word64, Word8)
-import System.Timeout (timeout)
 import Test.Tasty.HUnit
 import Weft.OpenFlow.App
 import Weft.OpenFlow.Controller
@@ -45,6 +44,7 @@ import Weft.OpenFlow.Types
 import Weft.OpenFlow.Wire
 import Weft.Socket
 import Weft.Socket.ByteString (recv, sendAll)
+import Weft.Test.Limits (limited, within)
 
 -- | A controller with a learning switch.
 withTestController :: Settings -> (Controller -> SockAddr -> IO a) -> IO a
@@ -100,7 +100,7 @@ nextWithin most p@(Peer s ref roles) = do
       pure (Just (h, message))
     Unframed _ -> assertFailure "the controller sent a length below 8"
     Missing _ -> do
-      more <- timeout (most * 1000000) (try (recv s 65536))
+      more <- limited (fromIntegral most) (try (recv s 65536))
       case more of
         Nothing -> assertFailure ("nothing came for " <> show most <> " seconds")
         Just (Left e) -> Nothing <$ pure (e :: IOException)
@@ -137,7 +137,7 @@ ended p = nextFrom p >>= maybe (pure ()) (const (ended p))
 -- | Receive any bytes until the connection ends. Fails if none arrive for 30 seconds.
 rawEnd :: Peer -> IO ()
 rawEnd (Peer s bytes roles) = do
-  more <- timeout 30000000 (try (recv s 65536))
+  more <- limited 30 (try (recv s 65536))
   case more of
     Nothing -> assertFailure "the connection stays open"
     Just (Left e) -> const (pure ()) (e :: IOException)
@@ -192,6 +192,6 @@ mostUnread = do
 
 -- | The condition holds within a minute.
 eventually :: String -> IO Bool -> Assertion
-eventually what condition = timeout 60000000 go >>= maybe (assertFailure ("not within a minute: " <> what)) pure
+eventually what condition = within 60 what go
   where
     go = condition >>= \ok -> unless ok (threadDelay 10000 >> go)

@@ -2,7 +2,7 @@
 -- Functions that the tests of the suite @spec@ share: durations and repetitions, waiting with
 -- a limit, counting the resources of the process.
 --
--- The limits are watched by GHC's own timers ("System.Timeout"), so that a test of
+-- The limits ("Weft.Test.Limits") are watched by GHC's own timers, so that a test of
 -- ours that never wakes up is noticed.
 module Harness
   ( -- * How much
@@ -58,10 +58,10 @@ import System.Directory (listDirectory)
 import System.Environment (lookupEnv)
 import System.IO.Unsafe (unsafePerformIO)
 import System.Mem (performMajorGC)
-import qualified System.Timeout as GHC
 import Test.Tasty.HUnit
 import Text.Read (readMaybe)
 import Weft.Metrics
+import Weft.Test.Limits (within)
 
 -- | How many times the usual number of repetitions: @WEFT_TEST_SCALE@, 1 when it
 -- is not set. Fractions are possible.
@@ -76,12 +76,6 @@ times :: Int -> Int
 times n = max 1 (round (scale * fromIntegral n))
 
 -- Limits -----------------------------------------------------------------------------
-
--- | Fail unless the action ends within this many seconds.
-within :: Double -> String -> IO a -> IO a
-within s what act = do
-  r <- GHC.timeout (round (1e6 * s)) act
-  maybe (assertFailure (what <> ": still not done after " <> show s <> " s")) pure r
 
 -- | A limit for what should take no time at all; generous, as machines that run
 -- tests are busy, and longer if there are more repetitions.

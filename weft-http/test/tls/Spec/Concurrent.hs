@@ -14,9 +14,9 @@ import qualified Data.ByteString.Char8 as B8
 import Data.IORef
 import Support
 import System.FilePath
-import System.Timeout (timeout)
 import Test.Tasty
 import Test.Tasty.HUnit
+import Weft.Test.Limits
 import Weft.Tls
 import Weft.Transport
 
@@ -137,4 +137,4 @@ quietly :: IO () -> IO ()
 quietly act = void (try act :: IO (Either IOException ()))
 
 bounded :: IO a -> IO a
-bounded act = timeout 120000000 act >>= maybe (assertFailure "not finished after two minutes") pure
+bounded = within 120 "what two threads do"

@@ -22,10 +22,10 @@ import System.Directory (doesDirectoryExist, listDirectory)
 import System.Environment (lookupEnv)
 import System.FilePath ((</>))
 import System.Mem (performMajorGC)
-import System.Timeout (timeout)
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
 import Weft.Duration (seconds)
+import Weft.Test.Limits
 import Weft.Test.Skip
 import Weft.Tls
 import Weft.Transport
@@ -97,7 +97,7 @@ tests = withFiles $ \get ->
         let settled = do
               now' <- openDescriptors
               unless (now' < descriptors + 60) (threadDelay 200000 >> settled)
-        timeout 60000000 settled >>= maybe (assertFailure "descriptors are left") pure
+        limited 60 settled >>= maybe (assertFailure "descriptors are left") pure
     ]
   where
     begin act = do
@@ -112,7 +112,7 @@ tests = withFiles $ \get ->
       let settled = do
             now' <- lent
             unless (now' < before + 2000000) (threadDelay 200000 >> settled)
-      timeout 60000000 settled >>= maybe (lent >>= \now' -> assertFailure (show (toInteger now' - toInteger before) <> " bytes are left")) pure
+      limited 60 settled >>= maybe (lent >>= \now' -> assertFailure (show (toInteger now' - toInteger before) <> " bytes are left")) pure
     -- A warm-up, and what makes sessions and returns their number, which has to be at least the first argument.
     measured :: Int -> IO () -> IO Int -> IO ()
     measured least warm act = do
@@ -124,7 +124,7 @@ tests = withFiles $ \get ->
       let settled = do
             live <- liveBytes
             unless (live < before + 3000 * fromIntegral made) (threadDelay 200000 >> settled)
-      timeout 60000000 settled >>= maybe (liveBytes >>= \live -> assertFailure (show (toInteger live - toInteger before) <> " bytes for " <> show made)) pure
+      limited 60 settled >>= maybe (liveBytes >>= \live -> assertFailure (show (toInteger live - toInteger before) <> " bytes for " <> show made)) pure
     lent = performMajorGC >> c_lent
     openDescriptors = do
       there <- doesDirectoryExist "/proc/self/fd"

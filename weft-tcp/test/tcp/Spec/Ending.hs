@@ -26,6 +26,7 @@ import qualified Weft.Tcp.Hybrid as Hybrid
 import Weft.Tcp.Stack (Socket (..), fired, firedSignal)
 import Weft.Tcp.Stack.Step (timerLoop)
 import Weft.Tcp.Wire.Segment (Segment (payload), ack, psh)
+import Weft.Test.Limits (limited)
 import Weft.Test.Skip (skip, testCase)
 import Weft.Transport (deadlineIn, noDeadline)
 
@@ -54,7 +55,7 @@ failsWith act = do
   ended <- newEmptyMVar
   _ <- forkIO (tryIOError act >>= putMVar ended)
   pure $ do
-    r <- timeout 30000000 (takeMVar ended)
+    r <- limited 30 (takeMVar ended)
     case r of
       Nothing -> assertFailure "still waits"
       Just (Right _) -> assertFailure "succeeded"
@@ -248,7 +249,7 @@ killedLoop = withLone id $ \st sent -> do
     replicateM_ (n `mod` 3) yield
     killThread t
   says st p 0 (ack <> psh) (B.pack [1, 2, 3])
-  r <- timeout 30000000 (recv sock noDeadline 10)
+  r <- limited 30 (recv sock noDeadline 10)
   r @?= Just (B.pack [1, 2, 3])
 
 fullDisk :: Assertion
@@ -297,5 +298,5 @@ throwing = do
     reported 600
     readCounter st CallbackErrors >>= (@?= 1)
     says st p 0 (ack <> psh) (B.pack [1])
-    r <- timeout 30000000 (recv sock noDeadline 10)
+    r <- limited 30 (recv sock noDeadline 10)
     r @?= Just (B.pack [1])

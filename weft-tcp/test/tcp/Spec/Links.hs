@@ -7,13 +7,13 @@ import Control.Monad
 import qualified Data.ByteString as B
 import Lone
 import System.IO.Error (tryIOError)
-import System.Timeout (timeout)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Duration (milliseconds, seconds)
 import Weft.Tcp
 import Weft.Tcp.Device
 import Weft.Tcp.Device.Simulated
+import Weft.Test.Limits (limited)
 import Weft.Transport (deadlineIn)
 
 tests :: TestTree
@@ -46,7 +46,7 @@ tests =
         _ <- forkIO (tryIOError (mapM_ receiveBatch (deviceQueues b)) >>= putMVar ended)
         threadDelay 20000
         deviceClose b
-        r <- timeout 60000000 (takeMVar ended)
+        r <- limited 60 (takeMVar ended)
         either (const "ended") (const "received") <$> r @?= Just "ended"
         put a (B.singleton 1)
         threadDelay 20000,
