@@ -2,8 +2,9 @@
 
 -- |
 -- The start of a test suite. A test that takes longer than @WEFT_TEST_STALL@ seconds (100) is named on stderr, with what
--- each Haskell thread of the process waits for. @scripts/test@ ends it later. The tests that failed are also written to a
--- file, if one is asked for ("Weft.Test.Failures").
+-- each Haskell thread of the process waits for. @scripts/test@ ends it later. This limit, and those of single tests, are
+-- multiplied by 'patience'. The tests that failed are also written to a file, if one is asked for
+-- ("Weft.Test.Failures").
 --
 -- The suites open up to 4,000 descriptors at a time, and many systems allow a process 1,024 unless it asks for more
 -- (@ulimit -n@): the soft limit is raised, as far as the hard one allows.
@@ -30,14 +31,17 @@ import Test.Tasty.Providers (IsTest (..))
 import Test.Tasty.Runners (TestTree (..))
 import Text.Read (readMaybe)
 import Weft.Test.Failures (failures)
+import Weft.Test.Limits (patience)
 
 -- | Run the tests, as tasty's function does.
 defaultMain :: TestTree -> IO ()
 defaultMain tree = do
   raiseOpenFiles
   limit <- lookupEnv "WEFT_TEST_STALL"
+  let stall = round (patience * fromMaybe 100 (limit >>= readMaybe))
+      limits = if patience == 1 then tree else patientTree tree
   -- The threads can be listed safely only by the threaded run-time system.
-  Tasty.defaultMainWithIngredients ingredients (if rtsSupportsBoundThreads then watchedTree (fromMaybe 100 (limit >>= readMaybe)) [] tree else tree)
+  Tasty.defaultMainWithIngredients ingredients (if rtsSupportsBoundThreads then watchedTree stall [] limits else limits)
 
 -- | tasty's own, with the file of failed tests.
 ingredients :: [Ingredient]
@@ -74,6 +78,20 @@ watchedTree limit groups tree = case tree of
   WithResource resource inner -> WithResource resource (watchedTree limit groups . inner)
   AskOptions inner -> AskOptions (watchedTree limit groups . inner)
   other -> other
+
+-- | Multiply each test's time limit, wherever it is set.
+patientTree :: TestTree -> TestTree
+patientTree tree = case tree of
+  TestGroup name trees -> TestGroup name (map patientTree trees)
+  PlusTestOptions change inner -> PlusTestOptions change (patientTree inner)
+  WithResource resource inner -> WithResource resource (patientTree . inner)
+  AskOptions inner -> AskOptions (patientTree . inner)
+  After kind before inner -> After kind before (patientTree inner)
+  SingleTest _ _ -> Tasty.adjustOption longer tree
+  where
+    longer limit = case limit of
+      Tasty.Timeout us _ -> Tasty.mkTimeout (round (patience * fromInteger us))
+      Tasty.NoTimeout -> Tasty.NoTimeout
 
 foreign import ccall unsafe "weft_test_started" c_started :: CString -> CInt -> IO CInt
 
