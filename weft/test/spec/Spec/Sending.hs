@@ -17,6 +17,7 @@ import GHC.Clock (getMonotonicTimeNSec)
 import Harness
 import System.Directory (getTemporaryDirectory, removeFile)
 import System.IO (IOMode (ReadMode), hClose, openBinaryFile, openBinaryTempFile)
+import System.IO.Unsafe (unsafePerformIO)
 import System.Posix.IO (closeFd, handleToFd)
 import Test.Tasty
 import Test.Tasty.HUnit
@@ -80,7 +81,8 @@ tests =
              forM_ [False, True] $ \timed' -> withUnix $ \a b -> do
                reader <- start (let go = recv b 65536 >>= \s -> unless (B.null s) go in go)
                soon <- deadlineIn (milliseconds 200)
-               let slow = L.fromChunks (map (\i -> B.replicate 100 (fromIntegral (sum [i .. i + 200000 :: Int]))) [1 ..])
+               -- Each chunk takes a tenth of a millisecond, however fast the machine computes.
+               let slow = L.fromChunks (map (\i -> unsafePerformIO (B.replicate 100 (fromIntegral i) <$ busy 100)) [1 :: Int ..])
                t <- start (Lazy.sendAll (if timed' then withDeadline soon a else a) slow)
                pause 100
                if timed'
