@@ -70,7 +70,7 @@ matrix: ## Run the tests on newer compilers in chroots (MATRIX="9.6 9.10"; arm64
 	@[ -z "$(BENCH)" ] || $(MAKE) bench-peers
 	@BENCH="$(BENCH)" BENCH_ARGS="$(BENCH_ARGS)" scripts/matrix $(MATRIX)
 
-verify: deb ## What takes too long for every change: planted bugs, long searches and programs in lockstep, sanitizers, a soak, 10^7 tampered packets and requests, transfers of 1 GB, the source distributions, the Debian package, the README's lines, ten other libraries' suites relinked, arm64
+verify: deb ## What takes too long for every change: planted bugs, long searches and programs in lockstep, sanitizers, a soak, 10^7 tampered packets and requests, transfers of 1 GB, the source distributions, the Debian package, the README's lines, ten other libraries' suites relinked, the static program on Debian 11 to 13, arm64
 	@scripts/deps build test
 	WEFT_MUTANTS=1 scripts/cabal test --enable-tests weft-core:test:mutants
 	WEFT_SIM_SECONDS=$(SIM_SECONDS) scripts/cabal test --enable-tests weft-core:test:wake
@@ -86,6 +86,7 @@ verify: deb ## What takes too long for every change: planted bugs, long searches
 	WEFT_TCP_LARGE=1 scripts/cabal test --enable-tests weft-tcp:test:tcp-kernel
 	@scripts/sdist
 	@scripts/deps matrix
+	@RELEASES='bullseye bookworm trixie' scripts/static
 	@scripts/matrix arm64
 	@scripts/try-deb
 	@scripts/deps readme
