@@ -29,8 +29,8 @@ import qualified Data.ByteString as B
 import Data.IORef
 import Network.Socket
 import qualified Network.Socket.ByteString as N
-import System.Timeout (timeout)
 import Test.Tasty.HUnit
+import qualified Weft.Test.Limits as Limits
 
 -- | A connection, and bytes that were received and not consumed.
 data Conversation = Conversation Socket (IORef ByteString)
@@ -116,7 +116,7 @@ gives act expected = act >>= (@?= expected)
 
 -- | Fails if the action takes more than 80 seconds.
 within :: IO a -> IO a
-within act = timeout 80000000 act >>= maybe (assertFailure "no end within 80 seconds") pure
+within = Limits.within 80 "what the test waits for"
 
 -- | Wait until the condition holds.
 eventually :: String -> IO Bool -> IO ()

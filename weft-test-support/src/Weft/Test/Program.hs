@@ -45,6 +45,7 @@ import System.Posix.Temp (mkdtemp)
 import System.Process
 import System.Timeout (timeout)
 import Test.Tasty.HUnit
+import qualified Weft.Test.Limits as Limits
 import Weft.Test.Skip (needProgram, skipUnless)
 
 -- The program ----------------------------------------------------------------------------
@@ -84,7 +85,7 @@ started variables how act = do
         _ -> why
 
 limited :: IO a -> IO a
-limited act = timeout 240000000 act >>= maybe (assertFailure "still not done after four minutes") pure
+limited = Limits.within 240 "the test"
 
 -- | Skip the test where strace is not installed, or may not trace.
 needTracing :: Assertion
