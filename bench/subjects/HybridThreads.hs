@@ -20,7 +20,7 @@ import System.Posix.Types (Fd (..))
 import Text.Read (readMaybe)
 import Weft.Hybrid (Descriptor, Hybrid, adopt, fork, milliseconds, nonBlocking, ret, run, sleep, yield)
 import Weft.Hybrid.Pipe
-import Weft.Sys (AtomicWords, addWord, newAtomicWords, peekWord)
+import Weft.Sys (WordArray, addWord, newWordArray, peekWord)
 
 main :: IO ()
 main = do
@@ -41,11 +41,11 @@ main = do
     expected = usage "memory N | yield THREADS TIMES | fork N | sleep N | share N | fifo PAIRS IDLE SECONDS"
 
 -- | The number of threads that have not finished, and an action that waits for them.
-data Countdown = Countdown !AtomicWords !(MVar ())
+data Countdown = Countdown !WordArray !(MVar ())
 
 countdown :: Int -> IO Countdown
 countdown n = do
-  cells <- newAtomicWords 1
+  cells <- newWordArray 1
   void (addWord cells 0 n)
   Countdown cells <$> newEmptyMVar
 
@@ -130,7 +130,7 @@ turnBytes = 32768
 -- | Pairs that pass turns of 32 KiB to each other through pipes of 4 KiB, beside readers of idle pipes.
 fifo :: Int -> Int -> Int -> IO ()
 fifo pairs idle time = do
-  moved <- newAtomicWords 64
+  moved <- newWordArray 64
   sleepers <- replicateM idle pipe
   spare <- mallocBytes 64
   ends <- forM [0 .. pairs - 1] $ \i -> (,,,,) i <$> mallocBytes turnBytes <*> mallocBytes turnBytes <*> pipe <*> pipe
@@ -150,7 +150,7 @@ fifo pairs idle time = do
   where
     total cells = sum <$> mapM (peekWord cells) [0 .. 63]
 
-talk :: AtomicWords -> Int -> Ptr Word8 -> Descriptor -> Descriptor -> Bool -> Hybrid ()
+talk :: WordArray -> Int -> Ptr Word8 -> Descriptor -> Descriptor -> Bool -> Hybrid ()
 talk moved i buffer from to = go
   where
     go True = writeAllBuf to buffer turnBytes >> go False

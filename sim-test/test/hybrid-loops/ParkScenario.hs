@@ -120,16 +120,16 @@ still :: IO Scheduler
 still = do
   loops <- newRef =<< newBoxedArray 0 (error "ParkScenario: no loops")
   Scheduler loops
-    <$> newAtomicWords 1
-    <*> newAtomicWords 2
-    <*> newAtomicWords 3
-    <*> newAtomicWords 1
+    <$> newWordArray 1
+    <*> newWordArray 2
+    <*> newWordArray 3
+    <*> newWordArray 1
     <*> pure (milliseconds 1)
     <*> newEmptyMVar
     <*> pure (\_ _ -> pure ())
     <*> pure (\_ -> pure ())
     <*> pure (\_ _ -> pure ())
-    <*> newAtomicWords 1
+    <*> newWordArray 1
     <*> newEmptyMVar
     <*> forkGeneration
     <*> pure 1

@@ -23,7 +23,7 @@ import Weft.Http.Table
 import Weft.Http.Types (cellCount, cellPhase, phaseBusy)
 import Weft.Http2.Control (Http2Control (..))
 import Weft.Runtime.IdleTimer (newPausedIdleTimer)
-import Weft.Sys (newAtomicWords, now, pokeWord)
+import Weft.Sys (newWordArray, now, pokeWord)
 
 -- | As many HTTP\/2 connections as are allowed, and two more at once. They became idle a millisecond after one another;
 -- the order in the table is given. A thread that examines them takes ten milliseconds for each, as one that is
@@ -62,7 +62,7 @@ oldestEnd order = do
 idleSince :: Instant -> IO () -> IO Entry
 idleSince since onEvict = do
   self <- myThreadId
-  cells <- newAtomicWords cellCount
+  cells <- newWordArray cellCount
   pokeWord cells cellPhase phaseBusy
   timer <- newPausedIdleTimer (seconds 5) (pure ())
   isIdle <- newIORef True

@@ -22,9 +22,9 @@ module Weft.Sys
     casRef,
     updateRef,
 
-    -- * AtomicWords
-    AtomicWords,
-    newAtomicWords,
+    -- * WordArray
+    WordArray,
+    newWordArray,
     newOwnWords,
     newStatistics,
     globalWords,
@@ -189,24 +189,24 @@ updateRef ref f = do
   writeIORef r $! f old
   pure old
 
--- AtomicWords ----------------------------------------------------------------------
+-- WordArray ----------------------------------------------------------------------
 
 -- | Shared words. Each word is an object; the first one's number is given, and the others follow.
 data Words = Words !Object !Bool !(IOUArray Int Int) !(History Int)
 
 -- | Words, or words that are new in each run.
-data AtomicWords = AtomicWords !Words | WordsOfRun !(Global Words)
+data WordArray = WordArray !Words | WordsOfRun !(Global Words)
 
-globalWords :: String -> Int -> AtomicWords
+globalWords :: String -> Int -> WordArray
 globalWords name n = WordsOfRun (unsafePerformIO (newGlobal name (newWords False n)))
 {-# NOINLINE globalWords #-}
 
-inPlace :: AtomicWords -> (Words -> IO b) -> IO b
-inPlace (AtomicWords ws) f = f ws
+inPlace :: WordArray -> (Words -> IO b) -> IO b
+inPlace (WordArray ws) f = f ws
 inPlace (WordsOfRun g) f = ofThisRun g >>= f
 
-newAtomicWords :: Int -> IO AtomicWords
-newAtomicWords n = AtomicWords <$> newWords (n > manyWords) n
+newWordArray :: Int -> IO WordArray
+newWordArray n = WordArray <$> newWords (n > manyWords) n
 
 -- | Nor is using longer arrays a scheduling point: the descriptors of a hybrid loop, of which most words belong to its own
 -- thread. With them the searches of hybrid loops take up to three times as long.
@@ -214,11 +214,11 @@ manyWords :: Int
 manyWords = 16
 
 -- | The simulated memory has no cache lines.
-newOwnWords :: Int -> IO AtomicWords
-newOwnWords = newAtomicWords
+newOwnWords :: Int -> IO WordArray
+newOwnWords = newWordArray
 
-newStatistics :: Int -> IO AtomicWords
-newStatistics n = AtomicWords <$> newWords True n
+newStatistics :: Int -> IO WordArray
+newStatistics n = WordArray <$> newWords True n
 
 newWords :: Bool -> Int -> IO Words
 newWords counts n = do
@@ -237,7 +237,7 @@ inMemory (Words o counts _ h) i f
   | counts = pure ()
   | otherwise = f (o + 64 * i) h
 
-readWord :: AtomicWords -> Int -> IO Int
+readWord :: WordArray -> Int -> IO Int
 readWord ws i = inPlace ws $ \a -> using a i Reads "reads" >> fetch readAtomically a i
 
 -- | Read a word by the given kind of read.
@@ -253,21 +253,21 @@ store how a@(Words _ _ c _) i x = do
   inMemory a i (\o h -> how o h i old)
   writeArray c i x
 
-writeWord :: AtomicWords -> Int -> Int -> IO ()
+writeWord :: WordArray -> Int -> Int -> IO ()
 writeWord ws i x = inPlace ws $ \a -> using a i Writes ("writes " <> show x <> " to") >> store writeReleasing a i x
 
-addWord :: AtomicWords -> Int -> Int -> IO Int
+addWord :: WordArray -> Int -> Int -> IO Int
 addWord ws i x = inPlace ws $ \a@(Words _ _ c _) -> do
   using a i Writes ("adds " <> show x <> " to")
   old <- readArray c i
   old <$ store exchange a i (old + x)
 
-swapWord :: AtomicWords -> Int -> Int -> IO Int
+swapWord :: WordArray -> Int -> Int -> IO Int
 swapWord ws i x = inPlace ws $ \a@(Words _ _ c _) -> do
   using a i Writes ("swaps " <> show x <> " into")
   readArray c i <* store exchange a i x
 
-casWord :: AtomicWords -> Int -> Int -> Int -> IO Int
+casWord :: WordArray -> Int -> Int -> Int -> IO Int
 casWord ws i old new = inPlace ws $ \a@(Words _ _ c _) -> do
   using a i Writes ("replaces " <> show old <> " by " <> show new <> " in")
   found <- readArray c i
@@ -276,13 +276,13 @@ casWord ws i old new = inPlace ws $ \a@(Words _ _ c _) -> do
       then store exchange a i new
       else inMemory a i (\o _ -> refuseExchange o) >> note ("finds " <> show found <> " there")
 
-peekWord :: AtomicWords -> Int -> IO Int
+peekWord :: WordArray -> Int -> IO Int
 peekWord ws i = inPlace ws $ \a -> using a i Reads "peeks at" >> fetch readPlainly a i
 
-bumpWord :: AtomicWords -> Int -> Int -> IO ()
+bumpWord :: WordArray -> Int -> Int -> IO ()
 bumpWord c i x = peekWord c i >>= pokeWord c i . (+ x)
 
-pokeWord :: AtomicWords -> Int -> Int -> IO ()
+pokeWord :: WordArray -> Int -> Int -> IO ()
 pokeWord ws i x = inPlace ws $ \a -> using a i Writes ("pokes " <> show x <> " into") >> store writePlainly a i x
 
 -- Arrays ---------------------------------------------------------------------

@@ -11,7 +11,7 @@
 --
 -- This module is the real machine. Any thread may call any operation. The constructors are exported for further
 -- operations on the same memory outside of the core; the simulated machine does not have them.
--- Accesses to 'AtomicWords' and the read-modify-write operations on a 'Ref' are
+-- Accesses to 'WordArray' and the read-modify-write operations on a 'Ref' are
 -- sequentially consistent. Plain 'readRef' and 'writeRef' are ordered as GHC
 -- orders 'Data.IORef.readIORef' and 'Data.IORef.writeIORef'.
 module Weft.Sys
@@ -25,9 +25,9 @@ module Weft.Sys
     casRef,
     updateRef,
 
-    -- * AtomicWords: unboxed words shared between threads
-    AtomicWords (..),
-    newAtomicWords,
+    -- * WordArray: unboxed words shared between threads
+    WordArray (..),
+    newWordArray,
     newOwnWords,
     newStatistics,
     globalWords,
@@ -196,65 +196,65 @@ updateRef (Ref r) f = IO loop
               (# s2, _, _ #) -> loop s2
 {-# INLINE updateRef #-}
 
--- AtomicWords ----------------------------------------------------------------------
+-- WordArray ----------------------------------------------------------------------
 
 -- | A fixed number of machine words with atomic operations.
-data AtomicWords = AtomicWords (MutableByteArray# RealWorld)
+data WordArray = WordArray (MutableByteArray# RealWorld)
 
 -- | The given number of words, all zero.
-newAtomicWords :: Int -> IO AtomicWords
-newAtomicWords (I# n) = IO $ \s -> case newByteArray# bytes s of
+newWordArray :: Int -> IO WordArray
+newWordArray (I# n) = IO $ \s -> case newByteArray# bytes s of
   (# s1, a #) -> case setByteArray# a 0# bytes 0# s1 of
-    s2 -> (# s2, AtomicWords a #)
+    s2 -> (# s2, WordArray a #)
   where
     !bytes = n *# 8#
 
 -- | Words that share no cache line with anything else, for those that one capability writes often: otherwise each write
 -- takes the line from the cores that use its other words. They are pinned, since a collection would put them
 -- beside what another capability writes. Processors fetch lines in pairs, so this is the unit.
-newOwnWords :: Int -> IO AtomicWords
+newOwnWords :: Int -> IO WordArray
 newOwnWords (I# n) = IO $ \s -> case newAlignedPinnedByteArray# bytes linePair s of
   (# s1, a #) -> case setByteArray# a 0# bytes 0# s1 of
-    s2 -> (# s2, AtomicWords a #)
+    s2 -> (# s2, WordArray a #)
   where
     !linePair = 128#
     !bytes = ((n *# 8# +# linePair -# 1#) `quotInt#` linePair) *# linePair
 
 -- | 'newOwnWords' for numbers that no code depends on: the simulated machine runs accesses to them in one order only.
-newStatistics :: Int -> IO AtomicWords
+newStatistics :: Int -> IO WordArray
 newStatistics = newOwnWords
 
 -- | Words that are global to the process, like 'globalRef'.
-globalWords :: String -> Int -> AtomicWords
-globalWords _ n = unsafePerformIO (newAtomicWords n)
+globalWords :: String -> Int -> WordArray
+globalWords _ n = unsafePerformIO (newWordArray n)
 {-# NOINLINE globalWords #-}
 
 -- | Atomic read.
-readWord :: AtomicWords -> Int -> IO Int
-readWord (AtomicWords a) (I# i) = IO $ \s -> case atomicReadIntArray# a i s of
+readWord :: WordArray -> Int -> IO Int
+readWord (WordArray a) (I# i) = IO $ \s -> case atomicReadIntArray# a i s of
   (# s', x #) -> (# s', I# x #)
 {-# INLINE readWord #-}
 
 -- | Atomic write.
-writeWord :: AtomicWords -> Int -> Int -> IO ()
-writeWord (AtomicWords a) (I# i) (I# x) = IO $ \s -> (# atomicWriteIntArray# a i x s, () #)
+writeWord :: WordArray -> Int -> Int -> IO ()
+writeWord (WordArray a) (I# i) (I# x) = IO $ \s -> (# atomicWriteIntArray# a i x s, () #)
 {-# INLINE writeWord #-}
 
 -- | Add, and return the old value.
-addWord :: AtomicWords -> Int -> Int -> IO Int
-addWord (AtomicWords a) (I# i) (I# x) = IO $ \s -> case fetchAddIntArray# a i x s of
+addWord :: WordArray -> Int -> Int -> IO Int
+addWord (WordArray a) (I# i) (I# x) = IO $ \s -> case fetchAddIntArray# a i x s of
   (# s', old #) -> (# s', I# old #)
 {-# INLINE addWord #-}
 
 -- | @casWord c i old new@ replaces @old@ by @new@ and returns the value found,
 -- which is @old@ exactly if it succeeded.
-casWord :: AtomicWords -> Int -> Int -> Int -> IO Int
-casWord (AtomicWords a) (I# i) (I# old) (I# new) = IO $ \s -> case casIntArray# a i old new s of
+casWord :: WordArray -> Int -> Int -> Int -> IO Int
+casWord (WordArray a) (I# i) (I# old) (I# new) = IO $ \s -> case casIntArray# a i old new s of
   (# s', found #) -> (# s', I# found #)
 {-# INLINE casWord #-}
 
 -- | Replace, and return the old value, atomically.
-swapWord :: AtomicWords -> Int -> Int -> IO Int
+swapWord :: WordArray -> Int -> Int -> IO Int
 swapWord c i new = go =<< readWord c i
   where
     go old = do
@@ -263,20 +263,20 @@ swapWord c i new = go =<< readWord c i
 {-# INLINE swapWord #-}
 
 -- | A plain read, for statistics; the value may be slightly out of date.
-peekWord :: AtomicWords -> Int -> IO Int
-peekWord (AtomicWords a) (I# i) = IO $ \s -> case readIntArray# a i s of
+peekWord :: WordArray -> Int -> IO Int
+peekWord (WordArray a) (I# i) = IO $ \s -> case readIntArray# a i s of
   (# s', x #) -> (# s', I# x #)
 {-# INLINE peekWord #-}
 
 -- | A plain add, for a word with a single writer.
-bumpWord :: AtomicWords -> Int -> Int -> IO ()
-bumpWord (AtomicWords a) (I# i) (I# x) = IO $ \s -> case readIntArray# a i s of
+bumpWord :: WordArray -> Int -> Int -> IO ()
+bumpWord (WordArray a) (I# i) (I# x) = IO $ \s -> case readIntArray# a i s of
   (# s', old #) -> (# writeIntArray# a i (old +# x) s', () #)
 {-# INLINE bumpWord #-}
 
 -- | A plain write, for a word with a single user.
-pokeWord :: AtomicWords -> Int -> Int -> IO ()
-pokeWord (AtomicWords a) (I# i) (I# x) = IO $ \s -> (# writeIntArray# a i x s, () #)
+pokeWord :: WordArray -> Int -> Int -> IO ()
+pokeWord (WordArray a) (I# i) (I# x) = IO $ \s -> (# writeIntArray# a i x s, () #)
 {-# INLINE pokeWord #-}
 
 -- Arrays ---------------------------------------------------------------------

@@ -85,9 +85,9 @@ data FileRing = FileRing
   { protocol :: Protocol,
     kernel :: Kernel,
     depth :: Int,
-    shared :: AtomicWords,
+    shared :: WordArray,
     -- | Four words for each slot.
-    slots :: AtomicWords,
+    slots :: WordArray,
     -- | Entries that are queued and not submitted yet. Used by the owner.
     queued :: IORef [Entry],
     counters :: IORef (Int, Int, Int, Int)
@@ -109,7 +109,7 @@ field :: Int -> Field -> Int
 field slot f = 4 * slot + fromEnum f
 
 newFileRing :: Protocol -> Kernel -> Int -> IO FileRing
-newFileRing p k n = FileRing p k n <$> newAtomicWords 7 <*> newAtomicWords (4 * n) <*> newIORef [] <*> newIORef (0, 0, 0, 0)
+newFileRing p k n = FileRing p k n <$> newWordArray 7 <*> newWordArray (4 * n) <*> newIORef [] <*> newIORef (0, 0, 0, 0)
 
 countSubmitted, countSignalled, countRung, countCancels :: FileRing -> Int -> IO ()
 countSubmitted r n = modifyIORef' (counters r) (\(a, b, c, d) -> (a + n, b, c, d))

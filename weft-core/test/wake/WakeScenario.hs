@@ -47,7 +47,7 @@ scenario :: Protocol -> [Waker] -> IO Scenario
 scenario p wakers = do
   w <- newWake
   inbox <- newRef []
-  state <- newAtomicWords 1
+  state <- newWordArray 1
   -- Not a point of the schedule, of which there are enough.
   asked <- newIORef []
   notified <- newIORef (0 :: Int)

@@ -23,7 +23,7 @@ import Network.Wai.Internal (Response (..))
 import System.IO.Unsafe (unsafeInterleaveIO)
 import Weft.Core.Time (Duration (..), Instant (..))
 import Weft.Http.Parser.Bytes (decimal)
-import Weft.Sys (bumpWord, newAtomicWords, now, peekWord, pokeWord)
+import Weft.Sys (bumpWord, newWordArray, now, peekWord, pokeWord)
 
 -- | The outcome of a request.
 data Exchange = Exchange
@@ -52,7 +52,7 @@ observing begun over app = measured
     measured request respond = do
       begun
       Instant start <- now
-      state <- newAtomicWords 3
+      state <- newWordArray 3
       pokeWord state cellStatus 500
       pokeWord state cellBytes unknown
       let report aborted = do

@@ -69,14 +69,14 @@ import Weft.Prometheus.Process
 import Weft.Prometheus.Text
 import Weft.Socket.Address (isLoopback)
 import Weft.Static (CacheMetrics (..), Static, staticKept, staticMetrics)
-import Weft.Sys (AtomicWords, addWord, newOwnWords, readWord)
+import Weft.Sys (WordArray, addWord, newOwnWords, readWord)
 import Weft.Watchdog (WatchdogMetrics (..), watchdogMetrics)
 
 -- Requests ---------------------------------------------------------------------------------
 
 -- | Counters of requests: a block of words for each capability. The threads of a capability add to its block
 -- atomically, since a thread can be moved to another capability. The counters only increase.
-newtype RequestCounters = RequestCounters (Each AtomicWords)
+newtype RequestCounters = RequestCounters (Each WordArray)
 
 -- | The words of a block.
 data Slot
@@ -117,11 +117,11 @@ newRequestCounters :: IO RequestCounters
 newRequestCounters = RequestCounters <$> newEach (newOwnWords blockSize)
 
 -- | The calling thread's block.
-ownBlock :: RequestCounters -> IO AtomicWords
+ownBlock :: RequestCounters -> IO WordArray
 ownBlock (RequestCounters blocks) = own blocks
 {-# INLINE ownBlock #-}
 
-add :: AtomicWords -> Slot -> Int -> IO ()
+add :: WordArray -> Slot -> Int -> IO ()
 add block slot n = () <$ addWord block (place slot) n
 {-# INLINE add #-}
 

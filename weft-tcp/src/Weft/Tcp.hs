@@ -156,7 +156,7 @@ newStack s d = do
       <*> newIORef []
       <*> newSynFilter (stackCookieRate s)
       <*> newAnswers
-      <*> Sys.newAtomicWords 256
+      <*> Sys.newWordArray 256
       <*> newIORef noOrphans
   -- With several queues each queue's thread is pinned to a capability.
   let forkInput i = if length (deviceQueues d) > 1 then forkOn i else forkIO

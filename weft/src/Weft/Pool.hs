@@ -59,8 +59,8 @@ import Weft.Duration
 import Weft.Pool.Books
 import Weft.Scope (forkDaemon, withScope)
 import Weft.Sys
-  ( AtomicWords,
-    OwnRef,
+  ( OwnRef,
+    WordArray,
     addWord,
     newOwnRef,
     newOwnWords,
@@ -126,7 +126,7 @@ data Pool a = Pool
     poolShelves :: !(Each (OwnRef (Shelf a))),
     -- | Not zero if somebody waits or the pool is closed. Raised by each one before he enters the line, and lowered after
     -- he is taken out of it, by who takes him out: never less than the number of those in line. Read by all who give back.
-    poolAttention :: !AtomicWords,
+    poolAttention :: !WordArray,
     -- | Written when a resource is made or destroyed, and by those who wait.
     poolBooks :: !(IORef (Books (MVar (Grant a)))),
     poolTally :: !(IORef Tally)

@@ -23,7 +23,7 @@ import Control.Monad (forM_)
 import Data.Array.IO (IOArray, newArray, readArray, writeArray)
 import GHC.Exts (Any)
 import Unsafe.Coerce (unsafeCoerce)
-import Weft.Sys (AtomicWords, BoxedArray)
+import Weft.Sys (BoxedArray, WordArray)
 
 newtype SmallArray a = SmallArray (IOArray Int a)
 
@@ -61,10 +61,10 @@ smallArrayAt = at
 putSmallArrayAt :: Arrays -> Int -> SmallArray a -> IO ()
 putSmallArrayAt = putAt
 
-wordsAt :: Arrays -> Int -> IO AtomicWords
+wordsAt :: Arrays -> Int -> IO WordArray
 wordsAt = at
 
-putWordsAt :: Arrays -> Int -> AtomicWords -> IO ()
+putWordsAt :: Arrays -> Int -> WordArray -> IO ()
 putWordsAt = putAt
 
 boxedArrayAt :: Arrays -> Int -> IO (BoxedArray a)

@@ -41,7 +41,7 @@ data Counter
   deriving (Eq, Ord, Show, Enum, Bounded)
 
 -- | A word for each counter.
-newtype Counters = Counters AtomicWords
+newtype Counters = Counters WordArray
 
 -- | All zero.
 newCounters :: IO Counters

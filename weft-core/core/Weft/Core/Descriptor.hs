@@ -263,7 +263,7 @@ awaitToken d dir deadline = do
     -- If the manager is stopped meanwhile, every token is put ('wakeReadiness'). The word says which came first, the
     -- timer or the token. It is moved from 'undecided' once, by compare-and-swap.
     waitBefore m = do
-      first <- newAtomicWords 1
+      first <- newWordArray 1
       timer <- addTimer m deadline $ do
         found <- casWord first 0 undecided timerFirst
         when (found == undecided) (noteExpired rd dir)

@@ -24,7 +24,7 @@ import Weft.Core.Time (Duration (..))
 import Weft.Sys
 
 -- | The words, on cache lines of their own: the buckets, and the sum of what was observed.
-newtype Histogram = Histogram AtomicWords
+newtype Histogram = Histogram WordArray
 
 firstPower, lastPower, bucketCount :: Int
 firstPower = 10

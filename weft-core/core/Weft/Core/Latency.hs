@@ -31,7 +31,7 @@ data Latency = Latency
   { -- | In 'wordStamp' the stamp of the present batch: 'unstamped' for none, 'asArmed' until the first event of a
     -- batch that is measured, and then that instant in nanoseconds. In 'wordLeft' the batches to pass over before the
     -- next that is measured. Both are written by the runner; a thread whose callback it calls may read the first.
-    latencyWords :: !AtomicWords,
+    latencyWords :: !WordArray,
     -- | The measured latencies. The woken threads add to it.
     latencyHistogram :: !Histogram
   }

@@ -60,7 +60,7 @@ data Readiness = Readiness
     -- | Word 0: its use count, and the flags below, which any thread sets and none clears. Words 1 and 2: the number of
     -- expired waiters of each direction, incremented by timers and decremented by the waiters; below zero while a waiter
     -- is ahead of its timer.
-    readinessWords :: !AtomicWords,
+    readinessWords :: !WordArray,
     -- | The tokens hold the stamp of the event that put them, or 'unstamped'.
     readinessReadToken :: !(MVar Stamp),
     readinessWriteToken :: !(MVar Stamp)
@@ -95,7 +95,7 @@ hasAnyFlag rd flags = useCount rd >>= \l -> hasFlags l flags
 -- | The state of an open descriptor, of a generation. Both tokens are there, as nothing has been
 -- tried yet.
 newReadiness :: Fd -> Int -> IO Readiness
-newReadiness fd gen = Readiness fd gen <$> newAtomicWords 3 <*> newMVar unstamped <*> newMVar unstamped
+newReadiness fd gen = Readiness fd gen <$> newWordArray 3 <*> newMVar unstamped <*> newMVar unstamped
 
 -- | The token of a direction.
 token :: Readiness -> Direction -> MVar Stamp

@@ -44,7 +44,7 @@ data Timers = Timers
     -- | Word 0: roughly the number of timers in the inbox; changed by any thread.
     -- Word 1: the number of cancelled timers that are still in inbox or queue; changed by
     -- any thread. Word 2: the number of timers in the queue; written by the owner.
-    timersCounts :: !AtomicWords
+    timersCounts :: !WordArray
   }
 
 wordInbox, wordDead, wordQueued :: Int
@@ -141,7 +141,7 @@ nextDue = queueNext . timersQueue
 -- it has fired.
 expireTimers :: Timers -> Instant -> (Instant -> IO ()) -> IO Int
 expireTimers ts instant told = do
-  fired <- newAtomicWords 1
+  fired <- newWordArray 1
   queueExpire (timersQueue ts) instant $ \t -> do
     ok <- fireTimer t
     if ok then bumpWord fired 0 1 >> told (timerDue t) else noteSwept ts 1

@@ -55,14 +55,14 @@ import Data.Bits
 import Weft.Sys
 
 -- | A word, by its array, its index there and the owner's generation.
-data UseCount = UseCount !AtomicWords !Int !Int
+data UseCount = UseCount !WordArray !Int !Int
 
 -- | Word 0 of an array, which has only one owner. Its generation is the 'forkGeneration' of the process whose threads
 -- are counted. A forked child inherits the word with the parent's users, and drops them when it first uses the word. It
 -- sets the given number of words after it to zero then: they count threads of the process, too, and are changed only
 -- after a call of this function. (If the parent had shut the word, and one of its users was to close the number, the
 -- child leaves the number open.)
-soleOwner :: Int -> AtomicWords -> IO UseCount
+soleOwner :: Int -> WordArray -> IO UseCount
 soleOwner others ws = do
   process <- forkGeneration
   w <- readWord ws 0
@@ -71,7 +71,7 @@ soleOwner others ws = do
 {-# INLINE soleOwner #-}
 
 -- | Drop the users of another process, given the word as it was read.
-takeOver :: Int -> AtomicWords -> Int -> Int -> IO ()
+takeOver :: Int -> WordArray -> Int -> Int -> IO ()
 takeOver others ws process w = do
   counts <- mapM (readWord ws) [1 .. others]
   found <- casWord ws 0 w (openWord process (w .&. allFlags))

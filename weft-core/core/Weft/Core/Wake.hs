@@ -42,7 +42,7 @@ import Weft.Core.Time (Instant (..))
 import Weft.Sys
 
 -- | The word. Written by the owner and by wakers, as above.
-newtype Wake = Wake AtomicWords
+newtype Wake = Wake WordArray
 
 -- | Awake.
 newWake :: IO Wake

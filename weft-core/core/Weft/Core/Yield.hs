@@ -22,7 +22,7 @@ import Weft.Sys
 -- 'links': how many yields let another thread run, after the first one, in each of the last two measurements. Word
 -- 'latest': what the last one found. Word 'least': the shortest yield so far in ns, or 0. From word 'times' on: how long
 -- the yields of the last turn took, in ns, without the first one. Used by the dispatcher's thread only.
-newtype Chains = Chains AtomicWords
+newtype Chains = Chains WordArray
 
 turns, links, latest, least, times :: Int
 turns = 0

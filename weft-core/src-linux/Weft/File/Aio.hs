@@ -57,7 +57,7 @@ data Aio = Aio
     -- | Word 'free': the slots that are free, a bit for each. Any thread takes one before it submits, by
     -- compare-and-swap; the reader frees it after the handler has run. Word 'suspect': how many of the next submissions
     -- are watched; any thread changes it. Word 'total': all requests that were submitted; any thread adds.
-    aioWords :: !AtomicWords,
+    aioWords :: !WordArray,
     aioEnded :: !(MVar ())
   }
 
@@ -71,7 +71,7 @@ newAio cap = mask_ $ openContext aioDepth >>= either (pure . Left) (fmap Right .
   where
     staffed (context, signal) = do
       descriptor <- newDescriptor currentRegistry currentManager signal (\_ -> pure () <$ closeSignal signal)
-      aio <- Aio context signal descriptor cap <$> EventLog.openEventLog <*> newBoxedArray aioDepth nothing <*> newAtomicWords 3 <*> newEmptyMVar
+      aio <- Aio context signal descriptor cap <$> EventLog.openEventLog <*> newBoxedArray aioDepth nothing <*> newWordArray 3 <*> newEmptyMVar
       writeWord (aioWords aio) free allFree
       _ <- forkPinned cap ("weft direct files " <> show cap) (\_ -> reader aio)
       pure aio

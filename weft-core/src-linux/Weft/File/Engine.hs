@@ -117,7 +117,7 @@ data Engine = Engine
     -- | Word 'busy': requests that wait for a disk now. Word 'streams': requests to streams that are in rings now.
     -- Word 'late': the time in nanoseconds until which no request is submitted by 'Weft.File.Aio'; changed by a thread
     -- whose submission took long.
-    engineWords :: !AtomicWords
+    engineWords :: !WordArray
   }
 
 busy, streams, late :: Int
@@ -127,7 +127,7 @@ late = 2
 
 newEngine :: IO Engine
 newEngine = do
-  e <- Engine <$> forkGeneration <*> newPerCapability newAio <*> newPerCapability newRing <*> newAtomicWords 3
+  e <- Engine <$> forkGeneration <*> newPerCapability newAio <*> newPerCapability newRing <*> newWordArray 3
   -- Evaluated: 'theEngine' compares references.
   pure $! e
 
@@ -217,7 +217,7 @@ awaitWith policy beginning = do
   box <- newEmptyMVar
   -- 0: undecided; 1: the result has been put into the box; 2: the caller no longer waits
   -- for it.
-  fate <- newAtomicWords 1
+  fate <- newWordArray 1
   release <- policyAcquire policy
   cancelIt <- (`onException` release) . beginning $ \r -> do
     policyOnDone policy
@@ -310,7 +310,7 @@ beginWith e wanted op handler = do
     -- ends with 'errAgain'. It then begins once more, in the other way. Whoever ends it early either finds that one, or
     -- has written the word before it is looked at.
     beginStream r = do
-      cancelled <- newAtomicWords 1
+      cancelled <- newWordArray 1
       second <- newRef (pure ())
       first <- start r op $ \result -> do
         leave
@@ -342,7 +342,7 @@ mostStreams = ringDepth `div` 2
 -- @
 beginPooled :: Op -> (CInt -> IO ()) -> IO (IO ())
 beginPooled op handler = do
-  state <- newAtomicWords 1
+  state <- newWordArray 1
   runner <- newEmptyMVar
   withdraw <- Blocking.enqueue programPool . mask_ $ do
     putMVar runner =<< myThreadId
@@ -371,7 +371,7 @@ beginPooled op handler = do
 -- word: 0 runs, 1 is to be ended early, 2 has ended.
 beginApart :: Op -> (CInt -> IO ()) -> IO (IO ())
 beginApart op handler = do
-  state <- newAtomicWords 1
+  state <- newWordArray 1
   runner <- mask_ (forkIO (persist state >>= \r -> writeWord state 0 2 >> handler r))
   labelThread runner "weft file open"
   pure $ do

@@ -64,7 +64,7 @@ data Ring = Ring
     -- | Held for some nanoseconds by a thread that takes or frees a slot.
     ringSlots :: !(MVar SlotTable),
     -- | Not 0 when the reader has to end.
-    ringStop :: !AtomicWords,
+    ringStop :: !WordArray,
     -- | Filled when requests have completed, or to end the reader.
     ringSignal :: !(MVar ()),
     ringEnded :: !(MVar ())
@@ -75,7 +75,7 @@ data Ring = Ring
 data SlotTable = SlotTable ![Int] !Int ![Request] ![Request]
 
 -- | A request.
-data Request = Request !AtomicWords !Op !(CInt -> IO ())
+data Request = Request !WordArray !Op !(CInt -> IO ())
 
 -- | The largest number of requests of a ring in the kernel.
 ringDepth :: Int
@@ -86,12 +86,12 @@ newRing :: Int -> IO (Either CInt Ring)
 newRing cap = mask_ $ openRing ringDepth cap >>= either (pure . Left) (fmap Right . staffed)
   where
     staffed p = do
-      over <- newAtomicWords 1
+      over <- newWordArray 1
       writeWord over 0 stateEnded
       let idle = Request over (opSync 0) (const (pure ()))
       handlers <- newBoxedArray ringDepth idle
       table <- newMVar (SlotTable [0 .. ringDepth - 1] 0 [] [])
-      stop <- newAtomicWords 1
+      stop <- newWordArray 1
       eventLog <- openEventLog
       ring <- Ring p cap eventLog handlers idle table stop <$> newEmptyMVar <*> newEmptyMVar
       _ <- forkPinned cap ("weft files " <> show cap) (\_ -> reader ring)
@@ -131,7 +131,7 @@ submitted slot generation = tagSubmitted .|. (slot `shiftL` 3) .|. (fromIntegral
 -- | Start an operation. Its result goes to the handler, once.
 start :: Ring -> Op -> (CInt -> IO ()) -> IO Request
 start ring op handler = mask_ $ do
-  state <- newAtomicWords 1
+  state <- newWordArray 1
   let request = Request state op handler
   slot <- enlist request
   unless (slot < 0) $ do

@@ -49,7 +49,7 @@ data File = File
     -- reading.
     fileLight :: !Bool,
     -- | Word 0: the use count of the descriptor.
-    fileWords :: !AtomicWords,
+    fileWords :: !WordArray,
     -- | Replaced in a forked child, by compare-and-swap ('streamState').
     fileState :: !(Ref StreamState)
   }
@@ -82,7 +82,7 @@ instance Show File where
 
 -- | Take ownership of an open descriptor.
 newFile :: FilePath -> Kind -> FileStatus -> Bool -> Fd -> IO File
-newFile path kind opened light fd = File path fd kind opened light <$> newAtomicWords 1 <*> (newStreamState >>= newRef)
+newFile path kind opened light fd = File path fd kind opened light <$> newWordArray 1 <*> (newStreamState >>= newRef)
 
 newStreamState :: IO StreamState
 newStreamState = StreamState <$> forkGeneration <*> newMVar B.empty <*> newRef [] <*> newMVar ()

@@ -34,7 +34,7 @@ import Weft.Core.Time
 import Weft.Core.Timer (Expiry (..), Timer, cancelTimer)
 import Weft.FFI.Clock (coarseNow)
 import Weft.Runtime.Managers
-import Weft.Sys (AtomicWords, addWord, casWord, mask_, newAtomicWords, now, peekWord, pokeWord, readWord)
+import Weft.Sys (WordArray, addWord, casWord, mask_, newWordArray, now, peekWord, pokeWord, readWord)
 
 -- | An idle timer: five words that any thread may read.
 --
@@ -74,7 +74,7 @@ import Weft.Sys (AtomicWords, addWord, casWord, mask_, newAtomicWords, now, peek
 -- due time or later may find that it comes too late, and 'expired' then tells so. One that has returned before the due
 -- time is never overlooked, since the dispatcher reads word 0 at the due time or later.
 data IdleTimer = IdleTimer
-  { idleTimerWords :: !AtomicWords,
+  { idleTimerWords :: !WordArray,
     -- | The time, in nanoseconds, that 'reset' gives it.
     idleTimerSpan :: !Int64,
     -- | What to do when it is due; dropped by 'stop', and once it has expired.
@@ -135,7 +135,7 @@ newPausedIdleTimer len act = newDecidingIdleTimer len (\_ -> pure (Expire act))
 -- dispatcher is late ('ranLate').
 newDecidingIdleTimer :: Duration -> (Duration -> IO WhenDue) -> IO IdleTimer
 newDecidingIdleTimer (Duration len) decide = do
-  d <- (\ws -> IdleTimer ws (max 0 len)) <$> newAtomicWords 5 <*> newIORef decide <*> newIORef Nothing
+  d <- (\ws -> IdleTimer ws (max 0 len)) <$> newWordArray 5 <*> newIORef decide <*> newIORef Nothing
   pokeWord (idleTimerWords d) wordLook paused
   d <$ pause d
 

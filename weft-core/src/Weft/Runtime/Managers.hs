@@ -58,7 +58,7 @@ theRuntime = globalRef "Weft.Runtime.Managers.theRuntime" newRuntime
 
 -- | The generation for which a thread is making a runtime.
 -- Changed by compare-and-swap.
-claimed :: AtomicWords
+claimed :: WordArray
 claimed = globalWords "Weft.Runtime.Managers.claimed" 1
 {-# NOINLINE claimed #-}
 

@@ -13,10 +13,10 @@ import Text.Read (readMaybe)
 import Weft.Core.Time (Duration (..), toSeconds)
 import Weft.FFI.Errno (throwIfNegative_)
 import Weft.FFI.Watchdog
-import Weft.Sys (AtomicWords, globalWords, onException, swapWord)
+import Weft.Sys (WordArray, globalWords, onException, swapWord)
 
 -- | Not 0 when the bound was set, or was read from the environment.
-decided :: AtomicWords
+decided :: WordArray
 decided = globalWords "Weft.Watchdog.Bound.decided" 1
 {-# NOINLINE decided #-}
 

@@ -25,7 +25,7 @@ import Foreign.ForeignPtr.Unsafe (unsafeForeignPtrToPtr)
 import Foreign.Ptr (minusPtr, plusPtr)
 import GHC.ForeignPtr (mallocPlainForeignPtrBytes)
 import Weft.AccessLog.Put
-import Weft.Sys (AtomicWords, BoxedArray, addWord, myCapability, newAtomicWords, newBoxedArray, readBoxedArray, readWord, sizeBoxedArray, writeBoxedArray)
+import Weft.Sys (BoxedArray, WordArray, addWord, myCapability, newBoxedArray, newWordArray, readBoxedArray, readWord, sizeBoxedArray, writeBoxedArray)
 
 -- | The lines of all capabilities.
 data Buffer = Buffer
@@ -34,7 +34,7 @@ data Buffer = Buffer
     -- | The parts by capability; capabilities added later use the index modulo the number. Never changed.
     bufferParts :: !(BoxedArray (MVar Batch)),
     -- | The number of lines for which there was no room. Any thread adds to it.
-    bufferDropped :: !AtomicWords
+    bufferDropped :: !WordArray
   }
 
 -- | The contents of a part: its memory, the number of bytes used, and the number of lines.
@@ -49,7 +49,7 @@ newBuffer :: Int -> Int -> IO Buffer
 newBuffer capabilities part = do
   parts <- newBoxedArray (max 1 capabilities) =<< newEmptyMVar
   mapM_ (\i -> newPart >>= newMVar >>= writeBoxedArray parts i) [0 .. sizeBoxedArray parts - 1]
-  Buffer part parts <$> newAtomicWords 1
+  Buffer part parts <$> newWordArray 1
   where
     newPart = emptyBatch part
 

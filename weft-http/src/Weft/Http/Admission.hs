@@ -21,7 +21,7 @@ import Weft.Http.Limits
 import Weft.Http.Table
 import Weft.Http.Types (cellAdmission)
 import Weft.Socket (SockAddr (..))
-import Weft.Sys (AtomicWords, casWord, now, pokeWord, readWord, swapWord)
+import Weft.Sys (WordArray, casWord, now, pokeWord, readWord, swapWord)
 
 -- | The number of connections, in total and by address. Changed atomically by each connection's
 -- thread, and the total also by threads that evict: an evicted connection does not count while it ends, as otherwise
@@ -94,7 +94,7 @@ departEntry admission entry = do
 -- | To be called by a connection's thread that was told to end, if it has something from its client. It counts again if
 -- it was evicted, so that connections that are told to end and have a request are limited, too. Returns whether
 -- there is room.
-countAgain :: Limits -> Admission -> AtomicWords -> IO Bool
+countAgain :: Limits -> Admission -> WordArray -> IO Bool
 countAgain limits admission@(Admission total _) cells = mask_ $ do
   before <- casWord cells cellAdmission counted kept
   if before /= uncounted

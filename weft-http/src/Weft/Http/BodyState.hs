@@ -25,7 +25,7 @@ where
 
 import Control.Exception (onException)
 import Control.Monad (unless, void)
-import Weft.Sys (AtomicWords, casWord, writeWord)
+import Weft.Sys (WordArray, casWord, writeWord)
 
 idle, busy, interrupted, overlapped, ended :: Int
 idle = 0
@@ -37,7 +37,7 @@ ended = 4
 -- | Run a write, given the module that an error names, and the state's place. Throws an 'IOError' if another write is in
 -- progress or was broken off, or if the response has ended. Not masked, to cost little: a thread that is interrupted
 -- exactly before or after its write leaves Busy, and the next error then speaks of two threads.
-writing :: String -> AtomicWords -> Int -> IO () -> IO ()
+writing :: String -> WordArray -> Int -> IO () -> IO ()
 writing server cells cell write = do
   begin server cells cell busy
   write `onException` casWord cells cell busy interrupted
@@ -45,18 +45,18 @@ writing server cells cell write = do
 {-# INLINE writing #-}
 
 -- | Run the last write. Throws as 'writing' does.
-finishing :: String -> AtomicWords -> Int -> IO () -> IO ()
+finishing :: String -> WordArray -> Int -> IO () -> IO ()
 finishing server cells cell write = begin server cells cell ended >> write
 {-# INLINE finishing #-}
 
-begin :: String -> AtomicWords -> Int -> Int -> IO ()
+begin :: String -> WordArray -> Int -> Int -> IO ()
 begin server cells cell next = do
   found <- casWord cells cell idle next
   unless (found == idle) (refuse server cells cell next found)
 {-# INLINE begin #-}
 
 -- | The state that was found is not Idle.
-refuse :: String -> AtomicWords -> Int -> Int -> Int -> IO ()
+refuse :: String -> WordArray -> Int -> Int -> Int -> IO ()
 refuse server cells cell next found
   | found == busy = do
     seen <- casWord cells cell busy overlapped
@@ -69,5 +69,5 @@ refuse server cells cell next found
 {-# NOINLINE refuse #-}
 
 -- | The response is given up: later writes throw.
-closeBody :: AtomicWords -> Int -> IO ()
+closeBody :: WordArray -> Int -> IO ()
 closeBody cells cell = writeWord cells cell ended

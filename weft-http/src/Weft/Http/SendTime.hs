@@ -31,27 +31,27 @@ module Weft.Http.SendTime
 where
 
 import Weft.Core.Time (Duration (..))
-import Weft.Sys (AtomicWords, casWord, pokeWord, readWord)
+import Weft.Sys (WordArray, casWord, pokeWord, readWord)
 import Weft.Transport
 
 -- | A send begins. Arguments: the words, and the index of the word.
-beginSend :: AtomicWords -> Int -> IO ()
+beginSend :: WordArray -> Int -> IO ()
 beginSend cells cell = pokeWord cells cell 1
 {-# INLINE beginSend #-}
 
 -- | The send has ended.
-endSend :: AtomicWords -> Int -> IO ()
+endSend :: WordArray -> Int -> IO ()
 endSend cells cell = pokeWord cells cell 0
 {-# INLINE endSend #-}
 
 -- | The last send of a response has ended. From now on nobody waits for the client, although the time limit still runs.
-allSent :: AtomicWords -> Int -> IO ()
+allSent :: WordArray -> Int -> IO ()
 allSent cells cell = pokeWord cells cell (-1)
 {-# INLINE allSent #-}
 
 -- | The client is waited for again, to send something: end the state of 'allSent', but not that of a send in another
 -- thread.
-notSent :: AtomicWords -> Int -> IO ()
+notSent :: WordArray -> Int -> IO ()
 notSent cells cell = () <$ casWord cells cell (-1) 0
 {-# INLINE notSent #-}
 
@@ -69,7 +69,7 @@ data Waiting
 -- was sent is not acknowledged, the client makes progress at the first check in any case: its connection may not end
 -- before its answer has arrived. At later checks the client has to have acknowledged 'leastIn' the time limit since the
 -- check before. 'Nothing' if there was no progress or the transport does not know.
-moreTime :: Connection -> AtomicWords -> Int -> Waiting -> Duration -> IO (Maybe Duration)
+moreTime :: Connection -> WordArray -> Int -> Waiting -> Duration -> IO (Maybe Duration)
 moreTime c cells cell waiting time = do
   state <- readWord cells cell
   if state < 0 && waiting == InRequest

@@ -57,7 +57,7 @@ import Weft.Http.Types
 import Weft.Runtime.IdleTimer
 import Weft.Socket (ServerSettings (..), SockAddr (..), Socket, defaultServerSettings)
 import qualified Weft.Socket as W
-import Weft.Sys (AtomicWords, newAtomicWords, peekWord, pokeWord)
+import Weft.Sys (WordArray, newWordArray, peekWord, pokeWord)
 import qualified Weft.Thread as W
 import Weft.Tls (TlsServer, looksLikeTls, tlsAcceptReceived, withoutProtocol)
 import Weft.Transport
@@ -300,7 +300,7 @@ serveConnection shared options admission tables table app plain peer0 = mask $ \
 serveAdmitted :: Shared -> Options -> Admission -> Table -> Application -> Connection -> SockAddr -> (IO () -> IO ()) -> IO ()
 serveAdmitted shared options admission table app plain peer0 restore = do
   self <- myThreadId
-  cells <- newAtomicWords cellCount
+  cells <- newWordArray cellCount
   -- Until it runs, all of this time counts as left ('shareOfTimeLeft').
   deadline <- newDecidingIdleTimer (limitHeadTime (sharedLimits shared)) (timeOver shared options plain peer0 self cells)
   file <- newIORef NoFile
@@ -337,7 +337,7 @@ finish admission table client entry number release result = do
 
 -- | What to do when a connection's time is over. Runs in the dispatcher. Refusals are reported before the connection is
 -- closed, since a test or a program that counts them may wait for the close.
-timeOver :: Shared -> Options -> Connection -> SockAddr -> ThreadId -> AtomicWords -> Duration -> IO WhenDue
+timeOver :: Shared -> Options -> Connection -> SockAddr -> ThreadId -> WordArray -> Duration -> IO WhenDue
 timeOver shared options plain peer0 self cells late = do
   phase <- peekWord cells cellPhase
   unfinished <- (+) <$> peekWord cells cellHandshake <*> peekWord cells cellBegun

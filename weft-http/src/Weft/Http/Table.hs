@@ -42,12 +42,12 @@ import Weft.Http.Timeouts (hasLingered, shareOfIdleTimeLeft, shareOfTimeLeft)
 import Weft.Http.Types
 import Weft.Http2.Control (Http2Control (..))
 import Weft.IdleTimer (IdleTimer)
-import Weft.Sys (AtomicWords, casWord, peekWord)
+import Weft.Sys (WordArray, casWord, peekWord)
 
 -- | A connection, as other threads see it.
 data Entry = Entry
   { entryThread :: !ThreadId,
-    entryCells :: !AtomicWords,
+    entryCells :: !WordArray,
     entryDeadline :: !IdleTimer,
     -- | Present if the connection speaks HTTP\/2; the phase is Busy then. Written by the connection's thread.
     entryHttp2 :: !(IORef (Maybe Http2Control))
@@ -100,7 +100,7 @@ endEntry entry = endThread (entryThread entry) (entryCells entry)
 
 -- | The same for a connection's thread and words. Uninterruptible, since the thread waits for the exception; it does not
 -- take long, as a thread in these phases can be interrupted.
-endThread :: ThreadId -> AtomicWords -> IO Bool
+endThread :: ThreadId -> WordArray -> IO Bool
 endThread thread cells = uninterruptibleMask_ $ do
   fresh <- casWord cells cellPhase phaseFresh phaseEnding
   idle <- if fresh == phaseFresh then pure phaseIdle else casWord cells cellPhase phaseIdle phaseEnding
@@ -114,7 +114,7 @@ endThread thread cells = uninterruptibleMask_ $ do
 -- | The connection's thread no longer waits for a request: from now on no other thread ends the connection. 'True' if
 -- it was told to end before; the exception has arrived then, here or before. Another exception that arrives meanwhile is
 -- thrown after that.
-stopWaiting :: AtomicWords -> IO Bool
+stopWaiting :: WordArray -> IO Bool
 stopWaiting cells = do
   found <- casWord cells cellPhase phaseIdle phaseBusy
   if found == phaseIdle

@@ -67,7 +67,7 @@ import Weft.Http.SendTime
 import Weft.Http.Settings
 import Weft.Http.Types
 import Weft.Runtime.IdleTimer
-import Weft.Sys (AtomicWords, peekWord, pokeWord)
+import Weft.Sys (WordArray, peekWord, pokeWord)
 import Weft.Transport hiding (Instant)
 
 -- | A head has begun, or the connection has: start the time limit of a head.
@@ -225,7 +225,7 @@ timedOut :: Client -> IO Bool
 timedOut = expired . clientIdleTimer
 
 -- | The share of an idle client's time that is left at an instant, from 1 downwards. Any thread may call it.
-shareOfTimeLeft :: Limits -> Instant -> AtomicWords -> IdleTimer -> IO Double
+shareOfTimeLeft :: Limits -> Instant -> WordArray -> IdleTimer -> IO Double
 shareOfTimeLeft limits at cells deadline = do
   phase <- peekWord cells cellPhase
   left <- remainingAt at deadline

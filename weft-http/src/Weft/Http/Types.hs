@@ -61,7 +61,7 @@ import Weft.Http.Settings
 import Weft.Http2.Control (Http2Control)
 import Weft.IdleTimer (IdleTimer)
 import Weft.Socket (SockAddr)
-import Weft.Sys (AtomicWords, casWord, peekWord, pokeWord)
+import Weft.Sys (WordArray, casWord, peekWord, pokeWord)
 import Weft.Transport (Connection)
 
 -- | What all connections of a server share. Immutable except for the reference.
@@ -81,7 +81,7 @@ data Shared = Shared
     sharedDraining :: !(IORef Bool),
     -- | Whether a connection that was told to end, and has something from its client, may continue
     -- ('Weft.Http.Admission.countAgain').
-    sharedContinues :: !(AtomicWords -> IO Bool)
+    sharedContinues :: !(WordArray -> IO Bool)
   }
 
 -- | One connection.
@@ -97,7 +97,7 @@ data Client = Client
     -- | Closes the connection when its client is too slow.
     clientIdleTimer :: !IdleTimer,
     -- | Words that change with each request; see the cells below.
-    clientCells :: !AtomicWords,
+    clientCells :: !WordArray,
     -- | The file that the application keeps open for the response. Written and cleared by the application's
     -- thread; read by that thread when it responds.
     clientFile :: !(IORef OpenFile),

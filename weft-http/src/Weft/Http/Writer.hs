@@ -45,7 +45,7 @@ import Weft.Http.Buffer
 import Weft.Http.Render
 import Weft.Http.Timeouts
 import Weft.Http.Types
-import Weft.Sys (AtomicWords, newAtomicWords, peekWord, pokeWord)
+import Weft.Sys (WordArray, newWordArray, peekWord, pokeWord)
 import Weft.Transport
 
 -- | How a response's body is delimited (RFC 9112, 6.3).
@@ -73,7 +73,7 @@ data Writer = Writer
     -- | The offsets of the end of the head and of the beginning and end of the data; the number of bytes of the body
     -- sent so far; the state ("Weft.Http.BodyState"), which any thread may change; and nonzero once the response is
     -- claimed.
-    writerCells :: !AtomicWords
+    writerCells :: !WordArray
   }
 
 cellHead, cellFrom, cellTo, cellSent, cellState, cellClaimed :: Int
@@ -98,7 +98,7 @@ tailRoom = 7
 
 -- | A writer without a buffer.
 newWriter :: Client -> Int -> BodyFraming -> IO Writer
-newWriter client n framing = Writer client n framing <$> newIORef Nothing <*> newAtomicWords 6
+newWriter client n framing = Writer client n framing <$> newIORef Nothing <*> newWordArray 6
 
 -- | Give a writer a buffer that begins with a head: the end of the head, the beginning and the end of the data.
 adopt :: Writer -> Buffer -> Int -> Int -> Int -> IO ()

@@ -53,7 +53,7 @@ import Data.IORef
 import qualified Data.IntMap.Strict as IntMap
 import Data.Maybe (isJust)
 import Weft.Duration (Duration)
-import Weft.Sys (AtomicWords, casWord, myCapability, newAtomicWords, readWord, writeWord)
+import Weft.Sys (WordArray, casWord, myCapability, newWordArray, readWord, writeWord)
 import Weft.Sys.Label
 import Weft.Timer (within)
 
@@ -68,7 +68,7 @@ instance Exception StreamCancelled where
 -- Runs -------------------------------------------------------------------------------
 
 -- | The state, and whether the stream's response has ended; the thread, written by that thread before it runs.
-data Run = Run !AtomicWords !(IORef (Maybe ThreadId))
+data Run = Run !WordArray !(IORef (Maybe ThreadId))
 
 statePending, stateRunning, stateCancelled, stateDone :: Int
 statePending = 0
@@ -78,7 +78,7 @@ stateDone = 3
 
 -- | A run that has not begun.
 newRun :: IO Run
-newRun = Run <$> newAtomicWords 2 <*> newIORef Nothing
+newRun = Run <$> newWordArray 2 <*> newIORef Nothing
 
 -- | The response has ended. Clients may close the connection, or reset the stream, as soon as they have the end of the
 -- response; so a run that is cancelled after that is given a second to return from the application.

@@ -77,7 +77,7 @@ import Weft.Http2.Crew
 import Weft.Http2.Hpack.Encoder (Encoder, newEncoder)
 import Weft.Http2.Settings
 import Weft.Runtime.IdleTimer
-import Weft.Sys (AtomicWords, casWord, newAtomicWords, now, readWord, writeWord)
+import Weft.Sys (WordArray, casWord, newWordArray, now, readWord, writeWord)
 import Weft.Transport hiding (Instant)
 
 -- Connections ------------------------------------------------------------------------
@@ -93,7 +93,7 @@ data Http2 = Http2
     -- | What applications have handed over, the last first. Any thread adds, the flusher takes all.
     http2Inbox :: !(IORef [Given]),
     -- | The flusher's word.
-    http2Flushing :: !AtomicWords,
+    http2Flushing :: !WordArray,
     -- | What a flusher does.
     http2Flush :: IO (),
     -- | Used by the flusher.
@@ -102,11 +102,11 @@ data Http2 = Http2
     http2LastHead :: !(IORef LastHead),
     -- | Aborts the connection if a send makes no progress in time: "Weft.Http.SendTime".
     http2Timer :: !IdleTimer,
-    http2Sending :: !AtomicWords,
+    http2Sending :: !WordArray,
     -- | Places for files that are open.
     http2Files :: !QSem,
     -- | How many streams make their bodies as they go, files among them: written by their threads.
-    http2Senders :: !AtomicWords,
+    http2Senders :: !WordArray,
     -- | When bytes came that were dropped, as the connection ends. Written by the receiving thread.
     http2Heard :: !(IORef Instant),
     -- | Filled when the last frame was sent, and the sending direction has ended.
@@ -128,7 +128,7 @@ data LastHead = NoHead | LastHead !Int !ResponseHeaders !ResponseHeaders ![Field
 newHttp2 :: Config -> Decode -> (Http2 -> IO ()) -> Http2Settings -> Connection -> Application -> IO Http2
 newHttp2 config decode flushing settings below application = do
   t <- now
-  sending <- newAtomicWords 1
+  sending <- newWordArray 1
   let limits = http2Limits settings
       time = limitFrame limits
   timer <- newDecidingIdleTimer time $ \late ->
@@ -136,11 +136,11 @@ newHttp2 config decode flushing settings below application = do
   crew <- newCrew
   turn <- newMVar (Shared (newCore config t decode) IntMap.empty)
   inbox <- newIORef []
-  flushes <- newAtomicWords 1
+  flushes <- newWordArray 1
   encoder <- newIORef (newEncoder 4096)
   lastHead <- newIORef NoHead
   files <- newQSem (max 1 (limitFiles limits))
-  senders <- newAtomicWords 1
+  senders <- newWordArray 1
   heard <- newIORef t
   sent <- newEmptyMVar
   let h = Http2 below settings application crew turn inbox flushes (flushing h) encoder lastHead timer sending files senders heard sent
@@ -167,7 +167,7 @@ data Stream = Stream
     -- | Filled when the windows are open, after 'AwaitWindow'.
     streamOpened :: !(MVar ()),
     -- | Whether a response was handed over, and whether its end was: see 'claimed'.
-    streamClaim :: !AtomicWords,
+    streamClaim :: !WordArray,
     -- | The response. Written by the thread that hands it over, before it does; read by the flusher.
     streamAnswer :: !(IORef (Maybe Answer))
   }
@@ -186,7 +186,7 @@ newStream n final =
     <*> newIORef (Body Seq.empty 0 (if final then BodyComplete [] else BodyOpen))
     <*> newEmptyMVar
     <*> newEmptyMVar
-    <*> newAtomicWords 1
+    <*> newWordArray 1
     <*> newIORef Nothing
 
 -- | Claim the stream for a response: 'False' if there is one. An application may respond from several threads.
@@ -252,7 +252,7 @@ data Given
 -- * 1, the bytes that were handed over and not sent. Added to by the application's thread, subtracted from by the flusher.
 -- * 2, whether the end was sent. Written by the flusher.
 data Answer = Answer
-  { answerWords :: !AtomicWords,
+  { answerWords :: !WordArray,
     -- | Filled by the flusher when it has sent something.
     answerSent :: !(MVar ()),
     -- | The bytes that were taken and not sent. Used by the flusher.
@@ -263,7 +263,7 @@ data Answer = Answer
 
 -- | A response of which nothing was handed over, and what to do when all of it was sent.
 newAnswer :: IO () -> IO Answer
-newAnswer report = (\cells sent pieces -> Answer cells sent pieces report) <$> newAtomicWords 3 <*> newEmptyMVar <*> newIORef Seq.empty
+newAnswer report = (\cells sent pieces -> Answer cells sent pieces report) <$> newWordArray 3 <*> newEmptyMVar <*> newIORef Seq.empty
 
 -- | Hand something over.
 give :: Http2 -> Given -> IO ()

@@ -55,7 +55,7 @@ import Weft.Http2.Crew
 import Weft.Http2.Data
 import Weft.Http2.Engine
 import Weft.Http2.Settings
-import Weft.Sys (addWord, casWord, newAtomicWords, readWord)
+import Weft.Sys (addWord, casWord, newWordArray, readWord)
 import Weft.Timer (within)
 import Weft.Transport
 
@@ -116,7 +116,7 @@ respondWith h s request answer trailing response = case response of
       hd <- headFieldsOf h status fields
       declared <- declaredLength fields
       pending <- newIORef (Pending (Just hd) [] 0)
-      state <- newAtomicWords 1
+      state <- newWordArray 1
       -- The head goes with the first flush: after an exception before it, another response can be sent.
       let flushing = flush h s answer trailing declared pending
           write = writing "Weft.Http2" state 0

@@ -40,18 +40,18 @@ import qualified Data.Sequence as Seq
 import Weft.Core.Each (Each, everyOne, newEach, own)
 import Weft.Core.Time (Instant)
 import Weft.Static.Digest (digest)
-import Weft.Sys (AtomicWords, addWord, newAtomicWords, newOwnWords, readWord, writeWord)
+import Weft.Sys (WordArray, addWord, newOwnWords, newWordArray, readWord, writeWord)
 
 -- | Values by name. The type @b@ is for results that are not values.
 data Cache b a = Cache
   { cacheLimit :: !Int,
     -- | Digests of names that were missed lately, each at the place that its low bits give. Any thread reads and
     -- writes them, without synchronisation; a lost one only delays that its value is kept.
-    cacheMissed :: !AtomicWords,
+    cacheMissed :: !WordArray,
     -- | Changed atomically.
     cacheState :: !(IORef (CacheState b a)),
     -- | 'hits' and 'misses', counted by each capability for itself.
-    cacheCounts :: !(Each AtomicWords)
+    cacheCounts :: !(Each WordArray)
   }
 
 data CacheState b a = CacheState
@@ -80,7 +80,7 @@ data Entry a = Entry
 
 -- | A cache for the given number of bytes.
 newCache :: Int -> IO (Cache b a)
-newCache limit = Cache limit <$> newAtomicWords missedNames <*> newIORef (CacheState H.empty Seq.empty 0 0 0 H.empty) <*> newEach (newOwnWords 2)
+newCache limit = Cache limit <$> newWordArray missedNames <*> newIORef (CacheState H.empty Seq.empty 0 0 0 H.empty) <*> newEach (newOwnWords 2)
 
 -- | The value of a name, if it is present and was known to be current at the given instant or
 -- later.

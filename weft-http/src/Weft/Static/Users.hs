@@ -25,10 +25,10 @@ import Control.Exception (mask, mask_, onException)
 import Control.Monad (join, when)
 import Data.IORef
 import Weft.Core.Each (Each, everyOne, newEach, own)
-import Weft.Sys (AtomicWords, addWord, casWord, newOwnWords, readWord)
+import Weft.Sys (WordArray, addWord, casWord, newOwnWords, readWord)
 
 -- | The state, the counts, and the closing action.
-data Users = Users !AtomicWords !(Each AtomicWords) !(IORef (IO ()))
+data Users = Users !WordArray !(Each WordArray) !(IORef (IO ()))
 
 -- | The same count.
 instance Eq Users where
@@ -51,7 +51,7 @@ using users@(Users state counts _) act = mask $ \restore -> do
       Just a <$ leave users count
     else Nothing <$ leave users count
 
-leave :: Users -> AtomicWords -> IO ()
+leave :: Users -> WordArray -> IO ()
 leave users@(Users state _ _) count = do
   _ <- addWord count 0 (-1)
   found <- readWord state 0

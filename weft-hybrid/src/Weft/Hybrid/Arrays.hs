@@ -27,7 +27,7 @@ where
 
 import GHC.Exts
 import GHC.IO (IO (..))
-import Weft.Sys (AtomicWords (..), BoxedArray (..))
+import Weft.Sys (BoxedArray (..), WordArray (..))
 
 -- | A mutable array of boxed values without cards: a write is seven instructions shorter than
 -- 'writeSmallArray', and a minor collection looks through all of it, unless it is closed.
@@ -62,7 +62,7 @@ freezeSmallArray (SmallArray a) = IO $ \s -> case unsafeFreezeSmallArray# a s of
 thawSmallArray :: SmallArray a -> IO ()
 thawSmallArray (SmallArray a) = IO $ \s -> case unsafeThawSmallArray# (unsafeCoerce# a) s of (# s', _ #) -> (# s', () #)
 
--- | A fixed number of references to 'SmallArray', 'AtomicWords' and 'BoxedArray', behind one pointer. To read one,
+-- | A fixed number of references to 'SmallArray', 'WordArray' and 'BoxedArray', behind one pointer. To read one,
 -- nothing is evaluated. What is at which index, and of what type, is the caller's care.
 data Arrays = Arrays (MutableArrayArray# RealWorld)
 
@@ -82,14 +82,14 @@ putSmallArrayAt :: Arrays -> Int -> SmallArray a -> IO ()
 putSmallArrayAt (Arrays r) (I# i) (SmallArray a) = IO $ \s -> (# writeMutableByteArrayArray# r i (unsafeCoerce# a) s, () #)
 
 -- | The words at that index.
-wordsAt :: Arrays -> Int -> IO AtomicWords
+wordsAt :: Arrays -> Int -> IO WordArray
 wordsAt (Arrays r) (I# i) = IO $ \s -> case readMutableByteArrayArray# r i s of
-  (# s', a #) -> (# s', AtomicWords a #)
+  (# s', a #) -> (# s', WordArray a #)
 {-# INLINE wordsAt #-}
 
 -- | Replace them.
-putWordsAt :: Arrays -> Int -> AtomicWords -> IO ()
-putWordsAt (Arrays r) (I# i) (AtomicWords a) = IO $ \s -> (# writeMutableByteArrayArray# r i a s, () #)
+putWordsAt :: Arrays -> Int -> WordArray -> IO ()
+putWordsAt (Arrays r) (I# i) (WordArray a) = IO $ \s -> (# writeMutableByteArrayArray# r i a s, () #)
 
 -- | The array of boxed values at that index.
 boxedArrayAt :: Arrays -> Int -> IO (BoxedArray a)

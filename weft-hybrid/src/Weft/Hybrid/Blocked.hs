@@ -37,7 +37,7 @@ newtype Blocked = Blocked {blockedCandidates :: IO [Candidate]}
 data Candidate = Candidate !Waiter ((Context -> Task -> IO ()) -> IO Bool)
 
 -- | Each entry has a word, which is 1 when its queue is garbage and its threads have been dealt with.
-data Entries = NoEntries | Entry !(Weak Blocked) !AtomicWords Entries
+data Entries = NoEntries | Entry !(Weak Blocked) !WordArray Entries
 
 -- | The latest first. Changed by compare-and-swap, by any thread.
 entries :: Ref Entries
@@ -47,7 +47,7 @@ entries = globalRef "Weft.Hybrid.Blocked.entries" (pure NoEntries)
 -- Word 0: the number of entries that were put in since the last sweep. Word 1: how many were left by that. Word 2:
 -- the number of sweeps that are running. Word 3: the process image ('forkGeneration'). Any thread changes them; a
 -- superfluous sweep does no harm.
-counts :: AtomicWords
+counts :: WordArray
 counts = globalWords "Weft.Hybrid.Blocked.counts" 4
 {-# NOINLINE counts #-}
 
@@ -55,7 +55,7 @@ counts = globalWords "Weft.Hybrid.Blocked.counts" 4
 -- to register it again. O(1) amortised: entries of garbage are swept when the registry has doubled.
 register :: Ref a -> Blocked -> IO Bool -> IO ()
 register key blocked whenLost = do
-  done <- newAtomicWords 1
+  done <- newWordArray 1
   weak <- weakly key blocked $ do
     again <- whenLost
     when again (register key blocked whenLost)

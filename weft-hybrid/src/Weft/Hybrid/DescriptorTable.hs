@@ -97,7 +97,7 @@ data DescriptorQueue
 
 -- | 64 descriptors.
 data Block = Block
-  { blockWords :: !AtomicWords,
+  { blockWords :: !WordArray,
     blockQueues :: !(BoxedArray DescriptorQueue),
     blockOwners :: !(BoxedArray Owner)
   }
@@ -180,7 +180,7 @@ newBlock i = do
 
 emptyBlock :: IO Block
 emptyBlock = do
-  b <- Block <$> newAtomicWords blockSize <*> newBoxedArray (2 * blockSize) NotReady <*> newBoxedArray blockSize Nobody
+  b <- Block <$> newWordArray blockSize <*> newBoxedArray (2 * blockSize) NotReady <*> newBoxedArray blockSize Nobody
   b <$ forM_ [0 .. blockSize - 1] (\j -> pokeWord (blockWords b) j shutWord)
 
 slotOf :: Descriptor -> Int

@@ -54,7 +54,7 @@ data Promise a = Promise
 -- program's handler for uncaught exceptions. An exception from starting the work is raised in the thread.
 outside :: Loop -> Context -> (a -> Trace) -> Interrupted a -> (Promise a -> IO (IO ())) -> IO Trace
 outside l ctx k interrupted begin = do
-  word <- newAtomicWords 1
+  word <- newWordArray 1
   giveUp <- newRef (pure ())
   let stopOnce = contained (join (swapRef giveUp (pure ())))
       withdraw = do

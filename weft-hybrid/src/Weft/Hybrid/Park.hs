@@ -202,7 +202,7 @@ identified t ctx = With (extraOf ctx) {extraThread = Known t}
 newNumber :: IO Int
 newNumber = (+ 1) <$> addWord numbers 0 1
 
-numbers :: AtomicWords
+numbers :: WordArray
 numbers = globalWords "Weft.Hybrid.Park.numbers" 1
 {-# NOINLINE numbers #-}
 
@@ -244,7 +244,7 @@ transact q l ctx step = attempt'
       case step s of
         Go s' act -> swap s s' >>= \ok -> if ok then act else attempt'
         Wait _ _ -> do
-          ticket <- newAtomicWords 1
+          ticket <- newWordArray 1
           -- Before the thread is in the state. Numbers begin with 0, so 0 may be another thread's.
           writeWord ticket 0 minBound
           parkWith ctx (withdraw ticket) (insert ticket . ownedBy l) attempt'

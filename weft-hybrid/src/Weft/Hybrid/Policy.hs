@@ -49,7 +49,7 @@ priorities classes = policy $ do
   queues <- newBoxedArray count =<< newFifo
   fifos <- replicateM count newFifo
   mapM_ (uncurry (writeBoxedArray queues)) (zip [0 ..] fifos)
-  taken <- newAtomicWords 1
+  taken <- newWordArray 1
   let forwards = [0 .. count - 1]
       first [] = (\() -> Idle) <$ mapM_ tidyFifo fifos
       first (i : is) = do
@@ -86,7 +86,7 @@ resourceAware :: Resource -> Policy
 resourceAware resource = policy $ do
   takers <- newFifo
   others <- newFifo
-  turns <- newAtomicWords 1
+  turns <- newWordArray 1
   let takersFirst = do
         used <- resourceInUse resource
         bumpWord turns 0 1

@@ -50,7 +50,7 @@ setFirst, setLast :: Fifo -> SmallArray Task -> IO ()
 setFirst (Fifo q) = putSmallArrayAt q atFirst
 setLast (Fifo q) = putSmallArrayAt q atLast
 
-positionsOf :: Fifo -> IO AtomicWords
+positionsOf :: Fifo -> IO WordArray
 positionsOf (Fifo q) = wordsAt q atPositions
 {-# INLINE positionsOf #-}
 
@@ -80,7 +80,7 @@ newFifo = do
   chunk <- newSmallArray chunkSize vacant
   putSmallArrayAt q atFirst chunk
   putSmallArrayAt q atLast chunk
-  putWordsAt q atPositions =<< newAtomicWords 4
+  putWordsAt q atPositions =<< newWordArray 4
   putBoxedArrayAt q atRest =<< newBoxedArray 1 (Chunks [] [] [])
   pure (Fifo q)
 
@@ -100,7 +100,7 @@ pushFifo q task = do
   put positions q task
 {-# INLINE pushFifo #-}
 
-put :: AtomicWords -> Fifo -> Task -> IO ()
+put :: WordArray -> Fifo -> Task -> IO ()
 put positions q task = do
   i <- peekWord positions wordPut
   chunk <- lastOf q
@@ -138,7 +138,7 @@ popFifo q = do
 {-# INLINE popFifo #-}
 
 -- | There is one.
-takeAt :: AtomicWords -> Fifo -> Int -> IO Task
+takeAt :: WordArray -> Fifo -> Int -> IO Task
 takeAt positions q i = do
   chunk <- firstOf q
   task <- readSmallArray chunk i

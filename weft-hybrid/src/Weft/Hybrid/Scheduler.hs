@@ -91,12 +91,12 @@ startScheduler :: Settings -> IO Scheduler
 startScheduler settings = mask_ $ do
   count <- maybe getNumCapabilities (pure . max 1) (settingsLoops settings)
   schedulerLoops <- newRef =<< newBoxedArray 0 (error "Weft.Hybrid.Scheduler: no loops")
-  schedulerIdle <- newAtomicWords (count + 1)
-  schedulerStop <- newAtomicWords 2
-  schedulerEnding <- newAtomicWords 3
-  schedulerOutside <- newAtomicWords 1
+  schedulerIdle <- newWordArray (count + 1)
+  schedulerStop <- newWordArray 2
+  schedulerEnding <- newWordArray 3
+  schedulerOutside <- newWordArray 1
   schedulerEnded <- newEmptyMVar
-  schedulerWatched <- newAtomicWords 1
+  schedulerWatched <- newWordArray 1
   schedulerWake <- newEmptyMVar
   schedulerGeneration <- forkGeneration
   schedulerNumber <- newNumber

@@ -65,7 +65,7 @@ within d act
     t <- myThread
     number <- nonBlocking (addWord timeouts 0 1)
     -- 0: under way; 1: the time ran out first; 2: the action ended first.
-    phase <- nonBlocking (newAtomicWords 1)
+    phase <- nonBlocking (newWordArray 1)
     -- Raised when the time ran out and the exception has been sent.
     sent <- nonBlocking newFlag
     timer <- startAlarm d t (TimedOut number) phase sent
@@ -103,6 +103,6 @@ instance Show TimedOut where
 
 instance Exception TimedOut
 
-timeouts :: AtomicWords
+timeouts :: WordArray
 timeouts = globalWords "Weft.Hybrid.Timer.timeouts" 1
 {-# NOINLINE timeouts #-}

@@ -228,7 +228,7 @@ data Loop = Loop
     -- | The running thread's context, for when it throws. Used by the loop only.
     loopContext :: !(Ref Context),
     -- | When the interpreter reads the clock (see there). Written by the loop.
-    loopClock :: !AtomicWords,
+    loopClock :: !WordArray,
     -- | The loop as an owner of descriptors: one 'Owner' and one 'Moving', since these are compared
     -- by their addresses.
     loopOwner, loopMoving :: Owner,
@@ -269,15 +269,15 @@ data Scheduler = Scheduler
     schedulerLoops :: !(Ref (BoxedArray Loop)),
     -- | Word 0: the number of loops that sleep, or are about to. Word i+1: 1 if loop i does; set by the loop, cleared
     -- by compare-and-swap, and whoever clears it decrements word 0.
-    schedulerIdle :: !AtomicWords,
+    schedulerIdle :: !WordArray,
     -- | Word 0: 1 when the loops have to end; any thread writes it, once. Word 1: the number of loops
     -- that still run; each decrements it.
-    schedulerStop :: !AtomicWords,
+    schedulerStop :: !WordArray,
     -- | Counters of "Weft.Hybrid.Shutdown": loops that know of the end; loops that have killed their
     -- threads; threads that were killed and have not ended. Changed by atomic additions.
-    schedulerEnding :: !AtomicWords,
+    schedulerEnding :: !WordArray,
     -- | The number of threads that wait for an external call. Changed by atomic additions.
-    schedulerOutside :: !AtomicWords,
+    schedulerOutside :: !WordArray,
     -- | How long the threads may take to end.
     schedulerGrace :: !Duration,
     -- | Full when all loops have ended.
@@ -289,7 +289,7 @@ data Scheduler = Scheduler
     -- | 'Weft.Hybrid.Scheduler.settingsOnStall'.
     schedulerOnStall :: !(Maybe String -> Duration -> IO ()),
     -- | Word 0: 1 while the watchdog waits for 'schedulerWake', because all loops sleep.
-    schedulerWatched :: !AtomicWords,
+    schedulerWatched :: !WordArray,
     schedulerWake :: !(MVar ()),
     -- | The process image that made it ('forkGeneration').
     schedulerGeneration :: !Int,

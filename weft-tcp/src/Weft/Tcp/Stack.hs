@@ -64,7 +64,7 @@ import Data.Sequence (Seq)
 import Data.Word (Word16, Word32)
 import Foreign.C.Types (CInt)
 import qualified Weft.Core.Time as Clock
-import Weft.Sys (AtomicWords, addWord, now)
+import Weft.Sys (WordArray, addWord, now)
 import Weft.Tcp.Core hiding (now)
 import Weft.Tcp.Core.Listener
 import Weft.Tcp.Core.Packed (Packed, pack)
@@ -145,7 +145,7 @@ data Stack = Stack
     synFilter :: !SynFilter,
     answers :: !Answers,
     -- | 256 numbers of packets that may be fragmented; pairs of hosts share them by a hash. Changed by atomic operations.
-    fragmentCounts :: !AtomicWords,
+    fragmentCounts :: !WordArray,
     -- | The connections for which 'Weft.Tcp.Core.State.isOrphan' holds. A connection's step changes its entry, by
     -- atomic operations.
     orphans :: !(IORef (Orphans Socket))

@@ -68,7 +68,7 @@ data Manager = Manager
     -- | The due time, in ns, of the earliest timer for which the runner was woken, or 0. The runner does not sleep past
     -- it, even if the timer was cancelled. So a thread that sets and cancels timers over and over wakes the runner once
     -- in the timers' length, not each time. Written by wakers, cleared by the runner.
-    managerHint :: !AtomicWords,
+    managerHint :: !WordArray,
     -- | How the runner gives way to the threads that it wakes.
     managerChains :: !Chains,
     -- | The manager's counters, for "Weft.Metrics".
@@ -84,7 +84,7 @@ data Manager = Manager
     -- | Which of a program's dispatchers it is, from zero; -1 for one that the program made itself.
     managerIndex :: !Int,
     -- | Word 0: the state above, changed by compare-and-swap. 'wordTurn': whether the runner is in a turn, or in @loop@.
-    managerState :: !AtomicWords,
+    managerState :: !WordArray,
     -- | The threads that use the back end. The last one fills the variable if 'finish' waits for it.
     managerUse :: !UseCount,
     managerUnused :: !(MVar ()),

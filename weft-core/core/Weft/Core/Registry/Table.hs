@@ -89,7 +89,7 @@ data Registry m = Registry
     slots :: !(Ref (BoxedArray (Slot m))),
     slotsLock :: !(MVar ()),
     -- | Word 0: the next generation or key. Word 1: the number of descriptors in the registry.
-    numbers :: !AtomicWords
+    numbers :: !WordArray
   }
 
 -- | The number of stripes, and of slots at the beginning.
@@ -102,7 +102,7 @@ newRegistry :: ManagerOps m -> IO (Registry m)
 newRegistry h = do
   locks <- newBoxedArray stripeCount =<< newMVar IntMap.empty
   forM_ [0 .. stripeCount - 1] $ \i -> writeBoxedArray locks i =<< newMVar IntMap.empty
-  counts <- newAtomicWords 2
+  counts <- newWordArray 2
   -- A forked child starts its numbers elsewhere than its parent: it inherits
   -- tracked descriptors that carry the parent's.
   generation <- forkGeneration

@@ -45,7 +45,7 @@ data Wheel = Wheel
     -- | Words 0 to 7: which slots of a level are occupied, a bit each. Word 8: the
     -- tick that the wheel is at. Word 9: the number of timers. Word 10: what 'next' has found, or 'notKnown' if the
     -- slots or the tick have changed since. A manager asks several times in a turn, and few turns change them.
-    wheelState :: !AtomicWords
+    wheelState :: !WordArray
   }
 
 wordNow, wordSize, wordNext :: Int

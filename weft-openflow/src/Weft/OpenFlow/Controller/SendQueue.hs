@@ -41,7 +41,7 @@ import Weft.OpenFlow.Message (Message (FlowModMessage))
 import Weft.OpenFlow.Types
 import Weft.OpenFlow.Wire
 import Weft.OpenFlow.Wire.Encode (pokeUsualFlow, usualFlowSize)
-import Weft.Sys (AtomicWords, newAtomicWords, peekWord, pokeWord)
+import Weft.Sys (WordArray, newWordArray, peekWord, pokeWord)
 import Weft.Transport
 
 -- | The sending side of a connection.
@@ -142,7 +142,7 @@ drain o = do
 -- | A buffer of messages, and counters. Used by one thread. Appending a message allocates nothing.
 data Out = Out
   { -- | The number of bytes used, the size of the buffer, and the counters.
-    outWords :: !AtomicWords,
+    outWords :: !WordArray,
     outBuffer :: !(IORef (ForeignPtr Word8)),
     -- | Full buffers before this one, the last one first.
     outFull :: !(IORef [ByteString])
@@ -160,7 +160,7 @@ wordCounts = 2
 -- | An empty buffer of that many bytes. It grows when needed.
 newOut :: Int -> IO Out
 newOut size = do
-  ws <- newAtomicWords 6
+  ws <- newWordArray 6
   pokeWord ws wordUsed 0
   pokeWord ws wordSize size
   mapM_ (\i -> pokeWord ws i 0) [wordCounts .. 5]

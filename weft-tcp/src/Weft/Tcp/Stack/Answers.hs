@@ -19,12 +19,12 @@ module Weft.Tcp.Stack.Answers
 where
 
 import Data.Word (Word64)
-import Weft.Sys (AtomicWords, newAtomicWords, peekWord, pokeWord)
+import Weft.Sys (WordArray, newWordArray, peekWord, pokeWord)
 import Weft.Tcp.Core.Rate
 import Weft.Tcp.Core.Time
 
 -- | The state of the limits. Used by all threads without a lock: a race between them gives one answer more or less.
-newtype Answers = Answers AtomicWords
+newtype Answers = Answers WordArray
 
 -- | The kinds of answers, each with limits of its own.
 data Kind
@@ -52,7 +52,7 @@ slots = 512
 
 -- | Nothing was answered yet. 16 KiB.
 newAnswers :: IO Answers
-newAnswers = Answers <$> newAtomicWords (slots * (1 + fromEnum (maxBound :: Kind)))
+newAnswers = Answers <$> newWordArray (slots * (1 + fromEnum (maxBound :: Kind)))
 
 -- | Whether to answer now. The answer counts then. Takes a hash of the address that it goes to.
 mayAnswer :: Answers -> Kind -> Instant -> Word64 -> IO Bool

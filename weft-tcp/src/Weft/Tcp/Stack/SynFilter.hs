@@ -21,7 +21,7 @@ import Control.Monad (when)
 import Data.Bits (setBit, shiftR, testBit, (.&.))
 import Data.IORef
 import Data.Word (Word64)
-import Weft.Sys (AtomicWords, newAtomicWords, peekWord, pokeWord)
+import Weft.Sys (WordArray, newWordArray, peekWord, pokeWord)
 import Weft.Tcp.Core.Rate
 import Weft.Tcp.Core.Time
 
@@ -29,12 +29,12 @@ import Weft.Tcp.Core.Time
 data SynFilter = SynFilter
   { filterRate :: !Rate,
     -- | The state of the limit, in microseconds.
-    filterDue :: !AtomicWords,
+    filterDue :: !WordArray,
     filterSeen :: !(IORef Seen)
   }
 
 -- | What came lately: since that time, and in the generation before. Both are allocated in the first flood.
-data Seen = NoneYet | Seen !Instant !AtomicWords !AtomicWords
+data Seen = NoneYet | Seen !Instant !WordArray !WordArray
 
 -- | How long a generation lasts: 2 s. A bit is known for as long at least, in which a client repeats its SYN once.
 generationTime :: Micros
@@ -47,7 +47,7 @@ generationBits = 33554432
 
 -- | A filter that lets so many SYNs a second pass in any case, and a tenth of them at once.
 newSynFilter :: Int -> IO SynFilter
-newSynFilter rate = SynFilter (perSecond (max 1 (rate `div` 10)) rate) <$> newAtomicWords 1 <*> newIORef NoneYet
+newSynFilter rate = SynFilter (perSecond (max 1 (rate `div` 10)) rate) <$> newWordArray 1 <*> newIORef NoneYet
 
 -- | Whether to answer a SYN that arrives at the given time and has the given keyed hash, which is used above the rate
 -- only.
@@ -70,8 +70,8 @@ repeated f t h = do
         clear before 0
         pure (before, current)
     NoneYet -> do
-      current <- newAtomicWords generationWords
-      before <- newAtomicWords generationWords
+      current <- newWordArray generationWords
+      before <- newWordArray generationWords
       writeIORef (filterSeen f) (Seen t current before)
       pure (current, before)
   found <- (||) <$> has current <*> has before
