@@ -75,7 +75,7 @@ mediaTypeOf (MediaTypes ofPath types) path = maybe (go (C.map lower (snd (C.brea
 hasKnownSuffix :: ByteString -> Bool
 hasKnownSuffix = go . C.map toLower . snd . C.breakEnd (== '/')
   where
-    go name = let suffix = C.drop 1 (C.dropWhile (/= '.') name) in not (C.null suffix) && (H.member suffix known || go suffix)
+    go name = let suffix = C.drop 1 (C.dropWhile (/= '.') name) in not (C.null suffix) && (H.member suffix standardTypes || go suffix)
 
 charset :: ByteString -> ByteString
 charset t
