@@ -96,7 +96,7 @@ atOnce n fields size trailers s = do
         | null trailers = SendData n size True : start
         | isData = SendHeaders n trailers True : SendData n size False : start
         | otherwise = SendHeaders n trailers True : start
-  modify $ \_ ->
+  modify . const $
     c
       { coreQueue = body,
         coreQueued = coreQueued c + size,
