@@ -108,8 +108,8 @@ newReceiver settings s = do
   Receiver s largest room count <$> mallocForeignPtrBytes (count * room) <*> mallocForeignPtrBytes (count * nameRoom)
 
 -- | Receive what has come, in order: at least one datagram, and as many as there are, up to 'receiverMost' messages.
--- Waits until there is one. If the deadline passes first, it throws an error that satisfies 'isTimeout'. One system
--- call; its bytes are copied once, into memory of their size.
+-- Waits until there is one. If the deadline passes first, it throws an error that satisfies 'Weft.Deadline.isTimeout'.
+-- One system call; its bytes are copied once, into memory of their size.
 receiveDatagrams :: Receiver -> Instant -> IO [Datagram]
 receiveDatagrams r deadline =
   allocaBytes (4 * receivedSize * receiverCount r) $ \found ->

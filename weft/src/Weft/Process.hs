@@ -194,9 +194,9 @@ withProcess p = bracket (start p) (uninterruptibleMask_ . end)
 -- | Run a program with this input, and return how it ended, its output and what it wrote to standard error, when it has
 -- ended and both streams have. All three streams are pipes. A program that reads only a part of its input is no error.
 --
--- If the deadline passes first, it throws an error that satisfies 'isTimeout', and if one of the results is longer
--- than the given number of bytes, 'Weft.Reader.LimitExceeded'; the program is ended then. It may leave children that
--- keep its streams open, and then only the deadline ends the reading.
+-- If the deadline passes first, it throws an error that satisfies 'Weft.Deadline.isTimeout', and if one of the results
+-- is longer than the given number of bytes, 'Weft.Reader.LimitExceeded'; the program is ended then. It may leave
+-- children that keep its streams open, and then only the deadline ends the reading.
 readProcess :: Program -> Instant -> Int -> ByteString -> IO (ExitStatus, ByteString, ByteString)
 readProcess p deadline most input = do
   left <- untilDeadline deadline
@@ -220,8 +220,8 @@ readProcess p deadline most input = do
       connShutdownSend connection noDeadline
 
 -- | Wait until the child has ended, and return how. It returns at once if it has. Any number of threads may wait, and
--- also after the end of 'withProcess'. If the deadline passes first, it throws an error that satisfies 'isTimeout'; the
--- child goes on.
+-- also after the end of 'withProcess'. If the deadline passes first, it throws an error that satisfies
+-- 'Weft.Deadline.isTimeout'; the child goes on.
 waitProcess :: Process -> Instant -> IO ExitStatus
 waitProcess p deadline = waitUntil p deadline >>= maybe (ioError (timeoutError loc)) (either (throwErrnoCode loc) pure)
   where
