@@ -138,7 +138,7 @@ doctorTests program folder =
           | (name, environment, more, said) <-
               [ ("by an argument", [], ["+RTS", "-A16m", "-RTS"], "16384 KiB a capability"),
                 ("by GHCRTS", [("GHCRTS", "-A8m")], [], "8192 KiB a capability"),
-                ("not given", [], [], "no -A is among the options")
+                ("not given: that of the program itself", [], [], "2048 KiB a capability")
               ]
         ],
       testCase "a number that no process can have" . forM_ ["0", "4194305", "18446744073709551617"] $ \number -> do
@@ -184,9 +184,12 @@ doctorTests program folder =
         assertBool threaded (not ("linked without" `isInfixOf` threaded)),
       testCase "a program's run-time options" $ do
         (_, out) <- outcome program [] ["doctor", program]
-        mapM_ (contains out) ["run-time options     those that the program was linked with (-with-rtsopts) are not known", "allocation area      no -A is among the options"]
+        mapM_ (contains out) ["run-time options     linked in: -A2m ", "2048 KiB a capability"]
         -- The options are found as a string in a program with GHC's run-time system.
         let file = folder </> "with-options"
+        B.writeFile file (B.pack "\DEL\&ELF GHCRTS\0-N512\0")
+        (_, unknown) <- outcome program [] ["doctor", file]
+        mapM_ (contains unknown) ["run-time options     those that the program was linked with (-with-rtsopts) are not known", "allocation area      no -A is among the options"]
         B.writeFile file (B.pack "\DEL\&ELF GHCRTS\0-A64m -N512\0")
         (_, linked) <- outcome program [] ["doctor", file]
         -- It is presumably started in this environment.
