@@ -57,7 +57,8 @@ unsigned long getauxval(unsigned long type) {
 
 /* Mappings ---------------------------------------------------------------- */
 
-/* The mappings that are not at such multiples; 0 in places that are free. */
+/* The mappings that are where the kernel would have them, which may be such a multiple by chance, and have their own size; 0 in
+   places that are free. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uintptr_t elsewhere[4096];
 
@@ -74,9 +75,9 @@ static int replaced(uintptr_t old, uintptr_t new) {
 
 /* How much of a mapping the call is for: whole pages. */
 static size_t extent(const char *call, void *at, size_t n) {
-  if (!misaligned((uintptr_t)at)) return whole(n);
-  if (!replaced((uintptr_t)at, (uintptr_t)at)) refuse(call);
-  return n;
+  if (replaced((uintptr_t)at, (uintptr_t)at)) return n;
+  if (misaligned((uintptr_t)at)) refuse(call);
+  return whole(n);
 }
 
 static void unmap(void *at, size_t n) {
@@ -103,7 +104,7 @@ static void *mapped(__typeof__(mmap) *real, void *at, size_t n, int protection, 
   if (made != MAP_FAILED) return made;
   unmap(begin, pages);
   made = real(NULL, n, protection, flags, fd, from);
-  if (made != MAP_FAILED && misaligned((uintptr_t)made) && !replaced(0, (uintptr_t)made)) refuse("too many mappings: mmap");
+  if (made != MAP_FAILED && !replaced(0, (uintptr_t)made)) refuse("too many mappings: mmap");
   return made;
 }
 
@@ -130,7 +131,7 @@ int mprotect(void *at, size_t n, int protection) {
 int munmap(void *at, size_t n) {
   REAL(munmap);
   size_t all = extent("munmap", at, n);
-  if (misaligned((uintptr_t)at)) replaced((uintptr_t)at, 0);
+  replaced((uintptr_t)at, 0);
   return real(at, all);
 }
 
