@@ -77,7 +77,7 @@ serveHttp2 settings onStart below application = do
     conversation h = do
       onStart (Http2Control (void (drain h (const True))) (idle h) (drain h (isJust . idleSince)))
       ring h
-      _ <- receiveAll h
+      receiveAll h
       -- If the client has closed its sending side: it will send no window update and no body. Clients of HTTP/2
       -- half-close only when they disconnect. What was sent before is still delivered.
       connClose below
@@ -94,7 +94,7 @@ serveHttp2 settings onStart below application = do
       forM_ begins $ \later -> do
         afterwards h later
         ring h
-        -- The receiving thread may wait for longer than the client has to see the first GOAWAY.
+        -- Who receives may wait for longer than the client has to see the first GOAWAY.
         void (schedule (max (milliseconds 1) roundTrip) (give h (Tell Tick)))
       pure (isJust begins)
     limits = http2Limits settings
@@ -117,6 +117,7 @@ configOf limits =
       configEmptyFrames = limitEmptyFrames limits,
       configIdle = limitIdle limits,
       configFrame = limitFrame limits,
+      configSilence = limitSilence limits,
       configWait = limitWait limits,
       configRate = limitRate limits
     }

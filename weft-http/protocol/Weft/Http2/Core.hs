@@ -88,6 +88,7 @@ newCore config t decode =
       coreCharges = Charges noResets fullBudget fullBudget fullBudget fullBudget fullBudget 1000,
       coreIdleSince = t,
       coreProgress = t,
+      coreSilence = Silent t,
       coreQueue = [SendWindow 0 more | more > 0] <> [SendSettings ours],
       coreQueued = 0,
       coreAnswers = 0,
@@ -118,7 +119,7 @@ stepAll t inputs core
 
 handling :: Input -> Step ()
 handling input = case input of
-  Received bytes -> receive bytes
+  Received bytes -> modify (\core -> core {coreSilence = Silent (coreTime core)}) >> receive bytes
   BeginDrain -> beginDrain
   Break code why -> failWith code why
   Tick -> tick
@@ -191,7 +192,7 @@ deadlines core
   | otherwise =
     catMaybes
       [ frame,
-        if IntMap.null (coreStreams core) then Just (after (configIdle config) (coreIdleSince core), failWith NoError "idle") else Nothing,
+        Just $ if IntMap.null (coreStreams core) then (after (configIdle config) (coreIdleSince core), failWith NoError "idle") else silence,
         case coreDrain core of
           Announced t -> Just (t, finishAnnouncement)
           _ -> Nothing
@@ -204,6 +205,11 @@ deadlines core
       Nothing | coreHave core > 0 -> Just (after (configFrame config) (coreSince core), slow)
       Nothing -> Nothing
     slow = failAs ClientTooSlow EnhanceYourCalm "a frame took too long"
+    -- An application may be silent for as long as it likes, and so may its client. But a client that has lost its network
+    -- says nothing, and would keep its streams for ever.
+    silence = case coreSilence core of
+      Silent t -> (after (configSilence config) t, modify (\c -> c {coreSilence = Asked (coreTime c)}) >> queue (SendPing silencePing))
+      Asked t -> (after (configFrame config) t, failAs ClientTooSlow EnhanceYourCalm "the client does not answer")
     since w = case w of
       NotWaiting -> Nothing
       ForWindow t -> Just t

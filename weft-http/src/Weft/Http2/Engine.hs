@@ -1,16 +1,21 @@
 -- |
 -- An HTTP\/2 connection: who owns what, and how its threads meet.
 --
--- * /The receiving thread/ ("Weft.Http2.Receiver") receives, gives the bytes and the time to the core, and does what the
---   core says: it starts applications, delivers bodies, stops streams. It never sends, so it goes on while a send waits
---   for the client.
--- * /The flusher/ ("Weft.Http2.Flush") gathers what applications have handed over and all frames that the core has, of
---   all streams, and sends them by one call. There is one at a time: it alone uses the compression of header blocks and
---   the bytes of responses. It may wait for the client.
--- * /Applications/ run in the threads of the connection's crew ("Weft.Http2.Crew"), and so does the flusher. They hand
---   over what they have ('give') and go on, unless it is much.
--- * /The turn/ ('http2Turn') is to use the core and the table of streams: by the receiving thread and the flusher, for one
---   step that does not wait.
+-- * /Receiving/ ("Weft.Http2.Receiver") is a duty that one thread of the connection's crew has at a time. It receives,
+--   gives the bytes and the time to the core, and does what the core says: it starts applications, delivers bodies, stops
+--   streams. It never sends, so it goes on while a send waits for the client.
+-- * /Applications/ run in the threads of the crew ("Weft.Http2.Crew"), first of all in the one that has just received.
+--   They hand over what they have ('give') and go on, unless it is much.
+-- * /The flusher/ ("Weft.Http2.Flush"), a job of the crew too, gathers what applications have handed over and all frames
+--   that the core has, of all streams, and sends them by one call. There is one at a time: it alone uses the compression
+--   of header blocks and the bytes of responses. It may wait for the client.
+-- * /The turn/ ('http2Turn') is to use the core and the table of streams: by who receives and the flusher, for one step
+--   that does not wait.
+-- * /The thread that serves the connection/ waits for its end, and ends the crew. Exceptions that are thrown to it end the
+--   connection.
+--
+-- Threads of the crew run many requests, so an exception that somebody throws to one of them may come too late, for a
+-- request that has ended. Those who receive and flush are not ended by it.
 --
 -- The flusher's word:
 --
@@ -107,7 +112,7 @@ data Http2 = Http2
     http2Files :: !QSem,
     -- | How many streams make their bodies as they go, files among them: written by their threads.
     http2Senders :: !WordArray,
-    -- | When bytes came that were dropped, as the connection ends. Written by the receiving thread.
+    -- | When bytes came that were dropped, as the connection ends. Written by who receives.
     http2Heard :: !(IORef Instant),
     -- | Filled when the last frame was sent, and the sending direction has ended.
     http2Sent :: !(MVar ())

@@ -81,7 +81,7 @@ afterwards h later = do
       ending h code
 
 -- | Close the connection when its client has had time to take what was sent ("Weft.Http.Linger"), or abort it after an
--- error. The receiving thread drops what comes meanwhile. A client that does not take the last frames after an error
+-- error. Who receives drops what comes meanwhile. A client that does not take the last frames after an error
 -- waits for them in vain after half a second.
 ending :: Http2 -> ErrorCode -> IO ()
 ending h code = forkIO (lasting `finally` close (http2Below h)) >>= (`labelThread` "weft http/2 end")
@@ -91,7 +91,7 @@ ending h code = forkIO (lasting `finally` close (http2Below h)) >>= (`labelThrea
     lasting = do
       void (Timer.within (if code == NoError then limit else Timer.milliseconds 500) (readMVar (http2Sent h)))
       untilTaken limit (pure ()) hear (http2Below h)
-    -- The receiving thread has the bytes.
+    -- Who receives has the bytes.
     hear deadline = do
       t <- now
       Timer.sleep (deadline `until` t)
@@ -100,7 +100,9 @@ ending h code = forkIO (lasting `finally` close (http2Below h)) >>= (`labelThrea
 
 -- Flushing ---------------------------------------------------------------------------
 
--- | Send until there is nothing left. Masked. By one thread at a time, which 'ring' sees to.
+-- | Send until there is nothing left. Masked. By one thread at a time, which 'ring' sees to. An exception that somebody
+-- throws to the thread is for a request that it has run before. So a turn and a send cannot be interrupted; a send that
+-- takes too long is ended by the abort of its connection.
 flush :: Http2 -> IO ()
 flush h = go `catch` failed
   where
@@ -108,7 +110,7 @@ flush h = go `catch` failed
       writeWord (http2Flushing h) 0 1
       given <- atomicModifyIORef' (http2Inbox h) ((,) [])
       t <- now
-      (outs, over, more, later) <- withTurn h $ \shared0 -> do
+      (outs, over, more, later) <- uninterruptibleMask_ . withTurn h $ \shared0 -> do
         inputs <- concat <$> mapM taken (reverse given)
         let (actions, core1) = stepAll t inputs (sharedCore shared0)
             (frames, more', core) = takeFrames t mostData core1
@@ -121,7 +123,7 @@ flush h = go `catch` failed
         pure (shared, (outs, isEnded core, hasFrames core, later))
       afterwards h later
       unless (null outs) $ do
-        encode h outs >>= send h
+        uninterruptibleMask_ (encode h outs >>= send h)
         mapM_ sent outs
       if over
         then unless (null outs) (finish >> void (tryPutMVar (http2Sent h) ()))

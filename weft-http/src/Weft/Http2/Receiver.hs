@@ -1,13 +1,15 @@
 -- |
--- The receiving thread of a connection: it gives what it receives, and the time, to the core. See "Weft.Http2.Engine".
+-- The duty of a connection's crew: to receive, and to give what was received, and the time, to the core. See
+-- "Weft.Http2.Engine".
 module Weft.Http2.Receiver
   ( receiveAll,
-    stepping,
   )
 where
 
+import Control.Concurrent.MVar
 import Control.Exception
 import Control.Monad
+import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.IORef
 import Weft.Core.Time (Duration (..), Instant, after, until)
@@ -28,7 +30,7 @@ import Prelude hiding (until)
 -- know the time next, given when that was before.
 stepping :: Http2 -> Instant -> Instant -> Input -> IO (Bool, Instant)
 stepping h before t input = do
-  (over, due, sends, later) <- withTurn h $ \shared -> do
+  (over, due, sends, later) <- uninterruptibleMask_ . withTurn h $ \shared -> do
     let (actions, core) = step t input (sharedCore shared)
     (shared', later) <- obey h shared {sharedCore = core} actions
     pure (shared', (isEnded core, wake core, hasFrames core, later))
@@ -44,35 +46,65 @@ stepping h before t input = do
       | isQuiet core = maybe noDeadline id (nextDeadline core)
       | otherwise = min (after often t) (maybe noDeadline id (nextDeadline core))
 
--- | Serve the connection until it ends. Returns whether the server has ended it.
-receiveAll :: Http2 -> IO Bool
+-- | Let the crew serve the connection until it ends.
+receiveAll :: Http2 -> IO ()
 receiveAll h = do
+  over <- newEmptyMVar
   t <- now
-  (over, due) <- stepping h t t Tick
-  loop over due
+  (ending, due) <- stepping h t t Tick
+  onDuty (http2Crew h) (receiving h over ending due)
+  takeMVar over >>= either throwIO pure
+
+-- | Receive once, until the time when the core wants to know it; given whether the connection is ending, and what to fill
+-- at its end, with an exception if there was one that no client can cause.
+receiving :: Http2 -> MVar (Either SomeException ()) -> Bool -> Instant -> Duty
+receiving h over = next 0
+  where
+    next :: Int -> Bool -> Instant -> Duty
+    next strays ending due = Duty $ do
+      r <- try (if ending then Gone <$ dropRest h else hear h due)
+      t <- now
+      case r of
+        Right (Heard bytes) -> stepped t due (Received bytes)
+        Right Silence
+          -- What the client has sent while the process did not run is heard first.
+          | ranLate (t `until` due) -> pure (Just (next strays ending (after afterPause t)))
+          | otherwise -> stepped t due Tick
+        Right Crowded -> stepped t due (Break EnhanceYourCalm "streams do not end")
+        Right Gone -> finished (Right ())
+        -- This thread has run requests. An exception that somebody throws to it may be for one that has long ended; what the
+        -- transport throws comes again.
+        Left e
+          | strays < mostStrays -> pure (Just (next (strays + 1) ending due))
+          | Just io <- fromException e -> const (finished (Right ())) (io :: IOException)
+          | otherwise -> finished (Left e)
+    stepped t due input = try (stepping h due t input) >>= either (finished . Left) (pure . Just . uncurry (next 0))
+    finished result = Nothing <$ putMVar over result
+
+-- | What came of waiting for the client.
+data Event
+  = Heard !ByteString
+  | -- | The time has come.
+    Silence
+  | -- | Too many threads still work for streams that the client regards as ended.
+    Crowded
+  | -- | The client has closed its direction.
+    Gone
+
+-- | Wait for the client. Throws what the transport throws. May be interrupted, and has lost nothing then.
+hear :: Http2 -> Instant -> IO Event
+hear h due = do
+  -- Threads of streams that were reset or have responded may need a moment to end.
+  few <- awaitFewer (http2Crew h) (2 * limitStreams limits) (limitFrame limits)
+  if few then try (connReceive (http2Below h) due 16384) >>= either silence (pure . received) else pure Crowded
   where
     limits = http2Limits (http2Settings h)
-    loop True _ = True <$ dropRest h
-    loop False due = do
-      -- Threads of streams that were reset or have responded may need a moment to end.
-      few <- awaitFewer (http2Crew h) (2 * limitStreams limits) (limitFrame limits)
-      if few
-        then do
-          r <- try (connReceive (http2Below h) due 16384)
-          t <- now
-          case r of
-            Right bytes
-              | B.null bytes -> pure False
-              | otherwise -> stepping h due t (Received bytes) >>= uncurry loop
-            Left e
-              -- What the client has sent while the process did not run is heard first.
-              | isTimeout e && ranLate (t `until` due) -> loop False (after afterPause t)
-              | isTimeout e -> stepping h due t Tick >>= uncurry loop
-              | otherwise -> endedNow
-        else do
-          t <- now
-          stepping h due t (Break EnhanceYourCalm "streams do not end") >>= uncurry loop
-    endedNow = withTurn h (\shared -> pure (shared, isEnded (sharedCore shared)))
+    received bytes = if B.null bytes then Gone else Heard bytes
+    silence e = if isTimeout e then pure Silence else throwIO e
+
+-- | So many exceptions in a row are ignored.
+mostStrays :: Int
+mostStrays = 100
 
 -- | Drop what still comes on a connection that ends, until the client or 'Weft.Http2.Flush.afterwards' closes it: TCP
 -- resets a connection that is closed with unread data. A client that has seen the end sends little more than its windows

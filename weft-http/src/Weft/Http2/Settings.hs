@@ -99,6 +99,9 @@ data Http2Limits = Http2Limits
     limitIdle :: !Duration,
     -- | How long it may take to receive a frame or a header block, and to send a frame.
     limitFrame :: !Duration,
+    -- | How long a client with open streams may send nothing: then it is asked by a PING whether it is still there, and
+    -- has 'limitFrame' for an answer (RFC 9113, 6.7). A client without its network would keep its streams for ever.
+    limitSilence :: !Duration,
     -- | How long a stream may wait for its client (for window space, or for a body that the application waits for).
     -- Waiting uses up this time, and each byte transferred earns the time that it takes at the least rate, up to this
     -- value plus the time of 65,535 bytes. So a client that was fast cannot stall for long either.
@@ -112,9 +115,9 @@ data Http2Limits = Http2Limits
     limitRate :: !Int
   }
 
--- | 100 streams, 16 files; 32 KiB of head and 100 fields; 16 MiB of unread bodies; half a minute of waiting, at least
--- 4,369 bytes a second (128 KiB in half a minute), which limits the wait of a stream that is alone to 45 seconds, and of
--- one among many, or of a body, to 150.
+-- | 100 streams, 16 files; 32 KiB of head and 100 fields; 16 MiB of unread bodies; a PING after two minutes of silence;
+-- half a minute of waiting, at least 4,369 bytes a second (128 KiB in half a minute), which limits the wait of a stream
+-- that is alone to 45 seconds, and of one among many, or of a body, to 150.
 defaultHttp2Limits :: Http2Limits
 defaultHttp2Limits =
   Http2Limits
@@ -132,6 +135,7 @@ defaultHttp2Limits =
       limitBodies = 16777216,
       limitIdle = seconds 60,
       limitFrame = seconds 30,
+      limitSilence = seconds 120,
       limitWait = seconds 30,
       limitRate = 4369
     }

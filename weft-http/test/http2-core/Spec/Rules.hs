@@ -196,18 +196,32 @@ tests =
             resets (flush (later 31000 (give (Want 1) (send (post 1) begun)))) @?= [(1, Cancel)],
           testCase "a body whose length was not announced may stay away once the response has begun, and not before" $ do
             let begins = give (Offer 1 5) . give (Respond 1 ok)
-                hour r = resets (flush (foldl' (\run _ -> later 30000 run) r [1 .. 120 :: Int]))
-            hour (give (Want 1) (begins (send (post 1) begun))) @?= []
+                hour r = let run = foldl' (\before _ -> answersPings (later 30000 before)) r [1 .. 120 :: Int] in (resets run, goneAway run)
+            hour (give (Want 1) (begins (send (post 1) begun))) @?= ([], Nothing)
             -- The application waits before it begins its response.
-            hour (begins (later 20000 (give (Want 1) (send (post 1) begun)))) @?= []
+            hour (begins (later 20000 (give (Want 1) (send (post 1) begun)))) @?= ([], Nothing)
             -- After a part of the body, too.
-            hour (give (Want 1) (give (Consume 1 1) (send (content 1 "x") (begins (send (post 1) begun))))) @?= []
+            hour (give (Want 1) (give (Consume 1 1) (send (content 1 "x") (begins (send (post 1) begun))))) @?= ([], Nothing)
             -- An announced one.
             resets (flush (later 31000 (give (Want 1) (begins (send (postOf 1 10) begun))))) @?= [(1, Cancel)]
             -- A client that does not take the response.
             goneAway (flush (later 46000 (give (Want 1) (flush (give (Offer 1 1000000) (begins (send (post 1) begun))))))) @?= Just EnhanceYourCalm
             -- What is left of the body when the response is complete.
             resets (flush (later 46000 (flush (give (Finish 1 []) (begins (send (post 1) begun)))))) @?= [(1, NoError)],
+          testCase "a client that has vanished: it is asked after two minutes of silence, and has half a minute" $ do
+            let asks run = length [() | SendPing _ <- runFrames run]
+                silent = send (get 1) begun
+                asked = flush (later 120001 silent)
+            asks (flush (later 119999 silent)) @?= 0
+            (asks asked, goneAway asked) @?= (1, Nothing)
+            (asks (flush (later 29999 asked)), goneAway (flush (later 29999 asked))) @?= (1, Nothing)
+            goneAway (flush (later 30001 asked)) @?= Just EnhanceYourCalm
+            -- Whatever it sends is an answer, and the next silence begins.
+            let heard = send (update 0 1) (later 29999 asked)
+            goneAway (flush (later 119999 heard)) @?= Nothing
+            asks (flush (later 120001 heard)) @?= 2
+            -- Without streams the connection is idle, and nothing is asked.
+            asks (flush (later 59000 (flush (answer 1 5 silent)))) @?= 0,
           testCase "the next deadline is not later than what happens" $ do
             let busy = give (Want 1) (send (post 1) (beginWith defaultConfig {configWait = milliseconds 500}))
             resets (flush (later 499 busy)) @?= []
@@ -217,6 +231,8 @@ tests =
   where
     ok = [(":status", "200")]
     early = [(":status", "103"), ("link", "</a>")]
+    -- What a client does with PINGs.
+    answersPings run = let run' = flush run in foldl' (flip send) run' [frame typePing flagAck 0 payload | SendPing payload <- drop (length (runFrames run)) (runFrames run')]
     answer n size = give (Finish n []) . give (Offer n size) . give (Respond n ok)
     fresh = let t = runTime begun in Run (newCore defaultConfig t toyDecode) t [] []
     ends name code parts = testCase name $ do

@@ -8,10 +8,11 @@ module Spec.Engine
 where
 
 import Control.Concurrent
-import Control.Exception (IOException, catch, finally)
-import Control.Monad (forM, forM_, replicateM, when)
+import Control.Exception (IOException, catch, finally, mask_)
+import Control.Monad (forM, forM_, replicateM, void, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
+import qualified Data.ByteString.Char8 as B8
 import qualified Data.ByteString.Lazy as L
 import Data.IORef
 import Data.List (nub)
@@ -96,6 +97,71 @@ tests =
             send mine [getPath n "/wait", frame typeReset 0 n (errorNumber Cancel), get (n + 2)]
             found <- framesUntil mine ((== [n + 2]) . ends)
             [frameStream h | (h, _) <- found, frameType h == typeReset] @?= [],
+      testCase "what two connections have received at once is served one connection after the other" $ do
+        -- On one capability; a switch of threads by the clock may come between, hardly five times.
+        seen <- replicateM 5 $ do
+          events <- newIORef []
+          let note e = atomicModifyIORef' events (\es -> (e : es, ()))
+              application asked respond = note ("serves " <> B8.unpack (rawPathInfo asked)) >> hello asked respond
+          withServed (noting (note "receives")) application $ \one -> withServed (noting (note "receives")) application $ \two -> do
+            forM_ [one, two] $ \c -> send c [getPath 1 "/"] >> framesUntil c ((== [1]) . ends)
+            writeIORef events []
+            done <- newEmptyMVar
+            _ <- forkOn 0 $ do
+              forM_ [(one, "/1"), (two, "/2")] $ \(c, path) -> connSendBytes c noDeadline (B.concat (map (`getPath` path) [3, 5, 7]))
+              putMVar done ()
+            takeMVar done
+            forM_ [one, two] $ \c -> framesUntil c ((== [3, 5, 7]) . ends)
+          reverse <$> readIORef events
+        let perConnection n = "receives" : replicate 3 ("serves /" <> show (n :: Int))
+        assertBool (show seen) (any (\es -> take 8 es `elem` [perConnection 1 <> perConnection 2, perConnection 2 <> perConnection 1]) seen),
+      testCase "whatever the requests of earlier segments wait for, later ones are served" $ do
+        gate <- newEmptyMVar
+        begun <- newQSemN 0
+        let application asked respond = do
+              when (rawPathInfo asked == "/wait") (signalQSemN begun 1 >> readMVar gate)
+              hello asked respond
+        withServed id application $ \mine -> do
+          forM_ [1, 5 .. 157] $ \n -> do
+            send mine [getPath n "/wait"]
+            waitQSemN begun 1
+            send mine [get (n + 2)]
+            framesUntil mine ((== [n + 2]) . ends)
+          putMVar gate ()
+          rest <- framesUntil mine ((>= 40) . length . ends)
+          length (ends rest) @?= 40
+          forM_ [161, 163 .. 199] $ \n -> send mine [get n] >> framesUntil mine ((== [n]) . ends),
+      testCase "streams that are reset while their requests wait, one after the other, leave a connection that serves" $ do
+        begun <- newQSemN 0
+        let application asked respond = do
+              when (rawPathInfo asked == "/wait") (signalQSemN begun 1 >> threadDelay 60000000)
+              hello asked respond
+        withServed id application $ \mine ->
+          forM_ [1, 5 .. 397] $ \n -> do
+            send mine [getPath n "/wait"]
+            waitQSemN begun 1
+            send mine [frame typeReset 0 n (errorNumber Cancel)]
+            send mine [get (n + 2)]
+            found <- framesUntil mine ((== [n + 2]) . ends)
+            ends found @?= [n + 2],
+      testCase "an exception that comes for a request that has ended breaks no connection" $ do
+        -- It hits the thread as it rests, receives or flushes; or another request, which it may end.
+        random <- newIORef (1 :: Int)
+        pending <- newIORef (0 :: Int)
+        let application asked respond = do
+              t <- myThreadId
+              mask_ $ do
+                delay <- atomicModifyIORef' random (\n -> let n' = (n * 1103515245 + 12345) `mod` 2147483648 in (n', n' `mod` 100))
+                atomicModifyIORef' pending (\n -> (n + 1, ()))
+                void (forkIO (threadDelay delay >> throwTo t (userError "late") >> atomicModifyIORef' pending (\n -> (n - 1, ()))))
+              hello asked respond
+        withServed id application $ \mine ->
+          forM_ [1, 3 .. 1999] $ \n -> do
+            send mine [get n]
+            found <- framesUntil mine (any (\(h, _) -> frameStream h == n && (frameType h == typeReset || hasFlag flagEndStream h)))
+            [() | (h, _) <- found, frameType h == typeGoAway] @?= []
+            -- No more than ten at a time.
+            when (n `mod` 20 == 19) (void (settling (== 0) (readIORef pending))),
       testCase "a client that sends and does not read is read" $ do
         (gate, entered) <- (,) <$> newMVar () <*> newEmptyMVar
         total <- newMVar (0 :: Int)
@@ -155,7 +221,7 @@ tests =
     hello _ respond = respond (responseLBS ok200 [] "hello")
     settling ok act = go (200 :: Int)
       where
-        go n = act >>= \a -> if ok a || n <= 0 then pure a else threadDelay 50000 >> go (n - 1)
+        go n = act >>= \a -> if ok a || n <= 0 then pure a else threadDelay (min 50000 (1000 * (201 - n))) >> go (n - 1)
     openFiles file = do
       numbers <- listDirectory "/proc/self/fd"
       targets <- forM numbers (\n -> getSymbolicLinkTarget ("/proc/self/fd/" <> n) `catch` \e -> const (pure "") (e :: IOException))
@@ -188,6 +254,10 @@ settled mine = do
 -- | A connection that counts its sends.
 counting :: IORef Int -> Connection -> Connection
 counting sends (Connection ops state) = Connection ops {opSendMany = \s deadline strings -> atomicModifyIORef' sends (\n -> (n + 1, ())) >> opSendMany ops s deadline strings} state
+
+-- | A connection that says when bytes were received.
+noting :: IO () -> Connection -> Connection
+noting note (Connection ops state) = Connection ops {opReceive = \s deadline n -> opReceive ops s deadline n >>= \bytes -> bytes <$ note} state
 
 -- | A GET for /, and for a path, and the head of a POST, with http and a literal authority, in HPACK with its static table.
 get, post :: Int -> ByteString

@@ -224,7 +224,6 @@ tests =
         -- In one piece: the connection's thread finds the ping without looking whether the connection is ending.
         connSendBytes mine noDeadline (frame typeReset 0 1 (errorNumber Cancel) <> ping)
         within (seconds 30) (takeMVar ended) >>= (@?= Just ())
-        putMVar open ()
         connClose mine
     ]
   where
@@ -278,9 +277,10 @@ afterLastFrame act (Connection ops state) = Connection ops {opSendMany = sending
       Nothing -> False
       Just h -> (frameType h == typeData && hasFlag flagEndStream h) || endsStream (B.drop (9 + frameLength h) bytes)
 
--- | A connection on which a GOAWAY waits for the first variable. The second one is filled when it begins to wait.
+-- | A connection on which a GOAWAY waits for the first variable, or until the connection is aborted. The second one is
+-- filled when it begins to wait.
 holdingGoAway :: MVar () -> MVar () -> Connection -> Connection
-holdingGoAway open entered (Connection ops state) = Connection ops {opSendMany = sending} state
+holdingGoAway open entered (Connection ops state) = Connection ops {opSendMany = sending, opAbort = \s -> tryPutMVar open () >> opAbort ops s} state
   where
     sending s deadline strings = do
       when (fmap frameType (parseFrameHeader (B.concat strings)) == Just typeGoAway) (void (tryPutMVar entered ()) >> readMVar open)

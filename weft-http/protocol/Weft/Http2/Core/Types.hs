@@ -23,6 +23,7 @@ module Weft.Http2.Core.Types
     Block (..),
     Charges (..),
     Probe (..),
+    Silence (..),
 
     -- * The state of a stream
     Stream (..),
@@ -44,6 +45,7 @@ module Weft.Http2.Core.Types
     onStream,
     drainPing,
     probePing,
+    silencePing,
   )
 where
 
@@ -112,8 +114,11 @@ data Config = Config
     configEmptyFrames :: !Rate,
     -- | How long a connection without streams stays open.
     configIdle :: !Duration,
-    -- | How long a frame or a header block may take; also the client's answer to the first GOAWAY of a drain.
+    -- | How long a frame or a header block may take; also the client's answer to the first GOAWAY of a drain, and to the
+    -- PING after a silence.
     configFrame :: !Duration,
+    -- | How long a client with open streams may send nothing before it is asked by a PING whether it is still there.
+    configSilence :: !Duration,
     -- | How long a stream may wait for its client; each byte earns the time that it takes at the least rate.
     configWait :: !Duration,
     -- | The least rate, in bytes a second.
@@ -139,6 +144,7 @@ defaultConfig =
       configEmptyFrames = Rate 20 200,
       configIdle = seconds 60,
       configFrame = seconds 30,
+      configSilence = seconds 120,
       configWait = seconds 30,
       configRate = 4369
     }
@@ -254,6 +260,7 @@ data Core = Core
     -- | When the last stream ended, and when data were last sent or read.
     coreIdleSince :: !Instant,
     coreProgress :: !Instant,
+    coreSilence :: !Silence,
     -- | Frames to send before other data, the last one first; the bytes of data in them; the number of those that a client
     -- can cause without end.
     coreQueue :: [Frame],
@@ -270,6 +277,10 @@ data Phase = AwaitPreface | AwaitSettings | Open | Ended
 -- | No drain; GOAWAY without a limit was sent, and a PING that shows when the client has seen it, by the given time at
 -- the latest; GOAWAY with the last stream was sent.
 data Drain = NoDrain | Announced !Instant | Draining
+  deriving (Eq, Show)
+
+-- | Since when nothing has come from the client; and since when a PING asks whether it is still there.
+data Silence = Silent !Instant | Asked !Instant
   deriving (Eq, Show)
 
 -- | The measurement of what applications read in a round trip: it may begin at that time, or a PING is under way. The flag
@@ -409,6 +420,10 @@ onStream n f = modify (\core -> core {coreStreams = IntMap.adjust f n (coreStrea
 -- | What the PING of a drain carries.
 drainPing :: ByteString
 drainPing = B8.pack "weft end"
+
+-- | What the PING carries that asks whether the client is still there.
+silencePing :: ByteString
+silencePing = B8.pack "weft ask"
 
 -- | What the PING carries that measures a round trip.
 probePing :: ByteString
