@@ -8,6 +8,7 @@ module Main (main) where
 
 import AdmissionScenario (admissionTests)
 import ClientScenario (clientTests)
+import CrewScenario (crewTests)
 import DrainScenario (drainTests)
 import IdleTimerScenario (idleTimerTests)
 import PoolScenario (poolTests)
@@ -24,4 +25,4 @@ main :: IO ()
 main = do
   -- One simulation at a time.
   setEnv "TASTY_NUM_THREADS" "1"
-  defaultMain (testGroup "server-sim" [serverTests, drainTests, clientTests, admissionTests, idleTimerTests, usersTests, stmTests, scopeTests, poolTests, socketTests])
+  defaultMain (testGroup "server-sim" [serverTests, drainTests, clientTests, admissionTests, idleTimerTests, usersTests, stmTests, scopeTests, poolTests, crewTests, socketTests])

@@ -2,9 +2,9 @@
 -- fail. A bug that is not found is a gap in the search.
 --
 -- Bugs of the core are for the suite @wake@; those that need no particular schedule are for @lockstep-sim@ too. Bugs
--- of hybrid loops are for @hybrid-loops@, those of the web server, of its client, of pools of threads and of idle timers
--- for @server-sim@, those of the pure core of HTTP\/2 for @http2-core@, which is no simulation. The tests need ghc; @make
--- verify@ runs them (@WEFT_MUTANTS=1@), in the folder of the package.
+-- of hybrid loops are for @hybrid-loops@, those of the web server, of its client, of pools of threads, of the crews of
+-- HTTP\/2 and of idle timers for @server-sim@, those of the pure core of HTTP\/2 for @http2-core@, which is no
+-- simulation. The tests need ghc; @make verify@ runs them (@WEFT_MUTANTS=1@), in the folder of the package.
 module Main (main) where
 
 import Control.Exception (finally)
@@ -100,6 +100,7 @@ server = Suite (simulated </> "test" </> "server-sim") [simulated </> "http", si
     testsOf = maybe (intercalate " || " (nub (map fst serverPlants))) (among serverPlants)
     serverModules =
       [(http </> "src", "Weft" </> "Http" </> m) | m <- ["Admission.hs", "Body.hs", "Client.hs", "Client" </> "Exchange.hs", "Engine.hs", "Linger.hs", "Table.hs", "Timeouts.hs", "Types.hs", "Writer.hs"]]
+        <> [(http </> "src", "Weft" </> "Http2" </> "Crew.hs")]
         <> [("src", "Weft" </> m) | m <- ["Blocking" </> "Pool.hs", "Runtime" </> "IdleTimer.hs"]]
         <> [(".." </> "weft" </> "src", "Weft" </> m) | m <- ["Scope" </> "Threads.hs", "Socket" </> "Basic.hs", "Socket" </> "Serve.hs"]]
 http2Core = Suite (http </> "test" </> "http2-core") [] [http </> "protocol", "core", "src", "src-linux", ".." </> "weft" </> "src"] (const 0) "Failed!" [(http </> "protocol", "Weft" </> "Http2" </> "Core" </> m) | m <- ["Receive.hs", "Send.hs", "Stream.hs"]] (const "/time on the way/")
@@ -378,6 +379,8 @@ serverPlants =
     ("/a pool of threads/", Mutant "a thread of a pool ends although a call waits" "Blocking/Pool.hs" "stateRunning st <= stateLimit st ->" "stateRunning st < stateLimit st ->"),
     ("/a pool of threads/", Mutant "the result of a call that ends as its caller is killed is lost" "Blocking/Pool.hs" "        when came (tryTakeMVar box" "        when (came && False) (tryTakeMVar box"),
     ("/a pool of threads/", Mutant "the result of a call whose caller was killed is lost" "Blocking/Pool.hs" "when gone (either" "when (gone && False) (either"),
+    ("/a crew/", Mutant "a thread leaves the duty although nobody comes who may take it" "Http2/Crew.hs" "| stateComing s == HomeComes && hasJobs s ->" "| hasJobs s ->"),
+    ("/a crew/", Mutant "a thread that arrives takes a job and not the duty" "Http2/Crew.hs" "workerHome w && (arrives || not (hasJobs s))" "workerHome w && not (hasJobs s)"),
     ("/idle timers/ && /is reset/", Mutant "an idle timer expires although it was reset" "Runtime/IdleTimer.hs" "        Due | Instant (fromIntegral at) <= t -> do\n" "        Due -> do\n"),
     ("/idle timers/ && /is reset/", Mutant "an idle timer that is stopped as it expires still expires" "Runtime/IdleTimer.hs" "        found <- casWord ws wordState stateRunning stateExpired\n" "        found <- readWord ws wordState\n        pokeWord ws wordState stateExpired\n")
   ]
