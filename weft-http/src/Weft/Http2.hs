@@ -44,6 +44,7 @@ where
 
 import Control.Exception
 import Control.Monad
+import Data.IORef (writeIORef)
 import Data.Maybe (isJust)
 import Network.Wai (Application)
 import Weft.Duration (milliseconds, seconds)
@@ -75,7 +76,7 @@ serveHttp2 settings onStart below application = do
   where
     -- A shutdown may begin at once, but its GOAWAY must not be the first frame: the core has queued the SETTINGS.
     conversation h = do
-      onStart (Http2Control (void (drain h (const True))) (idle h) (drain h (isJust . idleSince)))
+      onStart (Http2Control (writeIORef (http2Draining h) True >> void (drain h (const True))) (idle h) (drain h (isJust . idleSince)))
       ring h
       receiveAll h
       -- If the client has closed its sending side: it will send no window update and no body. Clients of HTTP/2

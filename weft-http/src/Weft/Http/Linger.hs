@@ -45,10 +45,10 @@ data State
     Taken !Instant !Instant
 
 -- | Wait until the connection is to be closed. Arguments: the client's time limit; an action that runs at least twice a
--- second while the client takes what was sent; and one that waits until the instant, or until something came from the
--- client, which it drops.
-untilTaken :: Duration -> IO () -> (Instant -> IO Heard) -> Connection -> IO ()
-untilTaken limit taking hear connection = do
+-- second while the client takes what was sent; one that waits until the instant, or until something came from the
+-- client, which it drops; and one that is asked twice a second whether the server shuts down.
+untilTaken :: Duration -> IO () -> (Instant -> IO Heard) -> IO Bool -> Connection -> IO ()
+untilTaken limit taking hear draining connection = do
   t <- now
   go (Taking 0 t) (after briefly t)
   where
@@ -73,10 +73,11 @@ untilTaken limit taking hear connection = do
           when (enough || t < after time began) $ do
             taking
             go (if enough then Taking (sendAcknowledged p) t else Taking before began) (after briefly t)
-        _ -> taking >> go (Taken t t) (after (min silence lingerTime) t)
+        _ -> taking >> go (Taken t t) (after (min silence briefly) t)
     look t (Taken since heard) = do
-      let over = min (after lingerTime since) (after silence heard)
-      when (t < over) (go (Taken since heard) over)
+      drains <- draining
+      let over = min (after (if drains then drainLinger else lingerTime) since) (after silence heard)
+      when (t < over) (go (Taken since heard) (min over (after briefly t)))
 
 -- | How long a client that has taken everything may go on sending.
 lingerTime :: Duration

@@ -65,7 +65,7 @@ import Weft.Http.Proxy.Fields
 import Weft.Http.Proxy.Header
 import Weft.Http.Proxy.Servers
 import Weft.Http.Proxy.Tunnel
-import Weft.Timer (sleep)
+import Weft.Timer (sleep, within)
 import Weft.Transport (Connection, deadlineIn, noDeadline)
 
 -- | Settings of a proxy. Begin with 'defaultProxySettings'.
@@ -135,12 +135,19 @@ proxied settings client upstreams request respond = do
         started <- newIORef False
         let asked = Request (Wai.requestMethod request) (upstreamUrl upstream) {urlPath = target} fields body
             got response = do
-              writeIORef started True
               answered upstream
               whole <- responseWhole response
-              case responseSwitched response of
-                Just server -> Sent <$> respond (switchedTo (proxyClient settings) response server)
-                Nothing -> maybe (Sent <$> respond (passedBack response)) (pure . Whole . builtFrom response) whole
+              case (responseSwitched response, whole) of
+                (Just server, _) -> begin >> Sent <$> respond (switchedTo (proxyClient settings) response server)
+                (_, Just bytes) -> Whole (builtFrom response bytes) <$ begin
+                _ -> do
+                  -- Masked, and kept apart: a piece that has come is not lost to the end of the time.
+                  came <- newIORef Nothing
+                  _ <- mask_ (within firstPieceTime (responsePiece response >>= writeIORef came . Just))
+                  first <- readIORef came
+                  begin
+                  Sent <$> respond (passedBack response first)
+            begin = writeIORef started True
         outcome <- counted turn upstream $ \restore -> withResponseAfter client prefix noDeadline asked (restore . got)
         case outcome of
           Right (Sent received) -> pure received
@@ -240,13 +247,17 @@ bodyOf request = case Wai.requestBodyLength request of
     next = Wai.getRequestBodyChunk request
     pieces = next >>= \piece -> if B.null piece then pure [] else (piece :) <$> pieces
 
--- | The response for the client.
-passedBack :: Response -> Wai.Response
-passedBack response = Wai.responseStream (responseStatus response) (endToEnd (responseFields response)) $ \write flush ->
-  let go = do
-        piece <- responsePiece response
-        unless (B.null piece) (write (byteString piece) >> flush >> go)
-   in go
+-- | How long a response's head waits for the first piece of its body: a body that breaks off at once is 502, and one that
+-- is long in coming (events, long polls) does not keep the head back.
+firstPieceTime :: Duration
+firstPieceTime = milliseconds 20
+
+-- | The response for the client, with the first piece of its body if that has come.
+passedBack :: Response -> Maybe ByteString -> Wai.Response
+passedBack response first = Wai.responseStream (responseStatus response) (endToEnd (responseFields response)) $ \write flush ->
+  let go = responsePiece response >>= pass
+      pass piece = unless (B.null piece) (write (byteString piece) >> flush >> go)
+   in maybe (flush >> go) pass first
 
 -- | The response for the client, of which this is the body.
 builtFrom :: Response -> ByteString -> Wai.Response

@@ -208,7 +208,7 @@ lingerAfter client ending = (ignoring ending >> drop') `finally` connClose (clie
     drop' = do
       resetTime
       setPhase client phaseLingering
-      untilTaken (sharedTimeout (clientShared client)) resetTime hear (clientBelow client)
+      untilTaken (sharedTimeout (clientShared client)) resetTime hear (pure False) (clientBelow client)
     -- A shutdown and evictions see that time.
     resetTime = resetFor (clientIdleTimer client) lingerTime
     hear deadline =

@@ -115,7 +115,9 @@ data Http2 = Http2
     -- | When bytes came that were dropped, as the connection ends. Written by who receives.
     http2Heard :: !(IORef Instant),
     -- | Filled when the last frame was sent, and the sending direction has ended.
-    http2Sent :: !(MVar ())
+    http2Sent :: !(MVar ()),
+    -- | Whether the server shuts down: then a client that has taken everything is waited for less long.
+    http2Draining :: !(IORef Bool)
   }
 
 -- | What belongs to who has the turn.
@@ -148,7 +150,8 @@ newHttp2 config decode flushing settings below application = do
   senders <- newWordArray 1
   heard <- newIORef t
   sent <- newEmptyMVar
-  let h = Http2 below settings application crew turn inbox flushes (flushing h) encoder lastHead timer sending files senders heard sent
+  draining <- newIORef False
+  let h = Http2 below settings application crew turn inbox flushes (flushing h) encoder lastHead timer sending files senders heard sent draining
   pure h
 
 -- | Have the turn for an action that does not wait. Masked. If it throws, nothing has changed.

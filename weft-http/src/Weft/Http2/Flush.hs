@@ -90,7 +90,7 @@ ending h code = forkIO (lasting `finally` close (http2Below h)) >>= (`labelThrea
     close = if code == NoError then connClose else connAbort
     lasting = do
       void (Timer.within (if code == NoError then limit else Timer.milliseconds 500) (readMVar (http2Sent h)))
-      untilTaken limit (pure ()) hear (http2Below h)
+      untilTaken limit (pure ()) hear (readIORef (http2Draining h)) (http2Below h)
     -- Who receives has the bytes.
     hear deadline = do
       t <- now

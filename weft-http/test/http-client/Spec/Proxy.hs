@@ -9,10 +9,12 @@ import Control.Exception
 import Control.Monad
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
+import Data.Char (toLower)
 import Data.IORef
 import Data.List (nub, sort)
 import Network.HTTP.Types
 import qualified Network.Wai as Wai
+import qualified Network.Wai.Internal as Wai (Response (..), ResponseReceived (..))
 import Peer
 import Spec.Servers
 import Test.Tasty
@@ -120,6 +122,22 @@ tests =
               ConnectionBroken _ -> pure ()
               NoAnswer _ -> pure ()
               _ -> assertFailure (show cause),
+      testCase "a response that breaks off before its first piece is 502" $
+        forM_ ["Content-Length: 10\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n-3\r\nabc\r\n"] $ \rest ->
+          withPeer (\_ c -> hearRequest c >> say c ("HTTP/1.1 200 OK\r\n" <> rest)) $ \port -> proxying defaultProxySettings [port] $ \client u -> do
+            due <- soon
+            (statusCode . answerStatus <$> request client due (getRequest (u "/"))) `gives` 502,
+      testCase "a head does not wait for a body that is long in coming" $ do
+        release <- newEmptyMVar
+        let late _ c = do
+              void (hearRequest c)
+              say c "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+              readMVar release
+              say c "3\r\nabc\r\n0\r\n\r\n"
+        withPeer late $ \port -> proxying defaultProxySettings [port] $ \client u -> do
+          due <- soon
+          body <- withResponse client due (getRequest (u "/")) $ \r -> putMVar release () >> responsePiece r
+          body @?= "abc",
       testCase "pieces are passed on as they come, in both directions" $ do
         let echo _ c = do
               void (hearRequest c)
@@ -167,6 +185,26 @@ tests =
           forM_ sizes $ \n -> do
             got <- answerBody <$> request client due (getRequest (u "/"))
             assertBool (show (n, B.length got)) (got == body n),
+      testCase "a WebSocket over HTTP/2 (RFC 8441) is an upgrade at the server" $ do
+        heard <- newEmptyMVar
+        let switching _ c = do
+              hearRequest c >>= putMVar heard
+              say c "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
+              heardEnd c
+        withPeer switching $ \port -> do
+          server <- either fail pure (parseUrl ("http://127.0.0.1:" <> show port))
+          withProxy defaultProxySettings [server] $ \application -> do
+            -- As "Weft.Http2.Tunnel" gives it to applications.
+            let asked = Wai.defaultRequest {Wai.httpVersion = http20, Wai.rawPathInfo = "/", Wai.requestHeaderHost = Just "x", Wai.requestHeaders = [("Host", "x"), ("Connection", "Upgrade"), ("Upgrade", "websocket")], Wai.requestBodyLength = Wai.KnownLength 0}
+            raw <- newIORef False
+            _ <- application asked $ \response -> do
+              case response of
+                Wai.ResponseRaw _ _ -> writeIORef raw True
+                _ -> pure ()
+              pure Wai.ResponseReceived
+            readIORef raw >>= (@?= True)
+        h <- takeMVar heard
+        assertBool (C.unpack h) ("upgrade: websocket" `B.isInfixOf` C.map toLower h),
       testCase "health checks: a server that fails them is passed over, and is asked again when it passes" $ do
         well <- newIORef True
         changes <- newChan

@@ -387,6 +387,16 @@ inMemory =
         length first >= 2 @? "settings"
         _ <- within (seconds 30) (takeMVar ended) >>= maybe (assertFailure "the connection did not end") pure
         connClose mine,
+      testCase "a drain ends a connection whose client does nothing two seconds after the last GOAWAY" $ do
+        (mine, theirs) <- connectionPair 65536 (SockAddrUnix "") (SockAddrUnix "")
+        drains <- newEmptyMVar
+        ended <- newEmptyMVar
+        _ <- forkIO (serveHttp2 defaultHttp2Settings (putMVar drains . controlShutdown) theirs (\_ respond -> respond (responseLBS ok200 [] L.empty)) >>= putMVar ended)
+        send mine [connectionPreface, frame typeSettings 0 0 B.empty]
+        join (takeMVar drains)
+        -- A second for the PING, and two to see the end.
+        _ <- within (milliseconds 5500) (takeMVar ended) >>= maybe (assertFailure "it waited for longer") pure
+        connClose mine,
       testCase "killing the server's thread waits until the applications have ended" $ do
         (mine, theirs) <- connectionPair 65536 (SockAddrUnix "") (SockAddrUnix "")
         running <- newIORef (0 :: Int)

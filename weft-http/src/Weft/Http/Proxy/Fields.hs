@@ -69,9 +69,10 @@ isReplaced name = case B.length folded of
 
 -- | The protocols to which the client asks to switch (RFC 9110, 7.8), if that can be passed on: by a request of HTTP\/1.1
 -- without a body, and to protocols that are not HTTP or TLS, which the two ends would go on to speak without the proxy.
+-- In HTTP\/2 such fields are malformed (RFC 9113, 8.2.2): there they are the server's, for a WebSocket (RFC 8441).
 askedUpgrades :: Wai.Request -> [ByteString]
 askedUpgrades request
-  | Wai.httpVersion request == http11, noBody, not (any isHttp asked) = asked
+  | Wai.httpVersion request `elem` [http11, http20], noBody, not (any isHttp asked) = asked
   | otherwise = []
   where
     asked = switches (Wai.requestHeaders request)

@@ -192,7 +192,8 @@ proxySettings settings =
     { proxyHeader = proxySend settings,
       proxyCheck = check <$> proxyCheckPath settings,
       proxyOnCheck = \url well ->
-        (if well then logInfo else logWarning) ("weft: " <> showUrl url {urlPath = B.empty} <> (if well then " passes its checks again" else " fails its checks, and is passed over"))
+        let server = showUrl url {urlPath = B.empty}
+         in if well then logInfo ("weft: " <> server <> " passes its checks again") else logWarning (server <> " fails its checks, and is passed over")
     }
   where
     check path =
