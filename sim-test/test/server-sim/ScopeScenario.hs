@@ -16,12 +16,14 @@ import Simulation (Scenario (..))
 import Test.Tasty
 import Weft.Scope
 
--- | An owner forks threads, of which some work, some wait for ever and some fail, and ends by itself or waits for ever;
--- so does a scope in one of its threads. Another thread may kill the owner meanwhile.
+-- | An owner forks threads, of which some work, some wait for ever, some fail and some fork others that wait for ever,
+-- and ends by itself or waits for ever; so does a scope in one of its threads. Another thread may kill the owner
+-- meanwhile.
 data Plan = Plan
   { planWorkers :: Int,
     planDaemons :: Int,
     planFailing :: Int,
+    planForking :: Int,
     planInner :: Bool,
     planOwnerWaits :: Bool,
     planKilled :: Bool
@@ -43,6 +45,7 @@ ending plan = do
         replicateM_ (planWorkers plan) (fork scope (counted (if planInner plan then inner else yield)))
         replicateM_ (planDaemons plan) (forkDaemon scope (counted (takeMVar forever')))
         replicateM_ (planFailing plan) (fork scope (counted (throwIO Overflow) :: IO ()))
+        replicateM_ (planForking plan) (forkDaemon scope (counted (void (forkDaemon scope (counted (takeMVar forever'))) `catch` \ScopeEnded -> pure ())))
         if planOwnerWaits plan then takeMVar forever' else yield
       own = do
         myThreadId >>= putMVar owner
@@ -73,11 +76,12 @@ scopeTests :: TestTree
 scopeTests =
   testGroup
     "a scope"
-    [ holdsWithin 2 "two threads that return" (ending (Plan 2 0 0 False False False)),
-      holdsWithin 2 "a daemon is told to end" (ending (Plan 1 1 0 False False False)),
-      holdsWithin 2 "a thread fails while the owner waits" (ending (Plan 0 1 1 False True False)),
-      holdsWithin 2 "two threads fail while the owner leaves" (ending (Plan 0 0 2 False False False)),
-      holdsWithin 2 "the owner is killed" (ending (Plan 1 1 0 False True True)),
-      holdsWithin 1 "the owner is killed while a thread fails" (ending (Plan 0 1 1 False True True)),
-      holdsAtRandom "everything at once, and a scope in a scope" (ending (Plan 2 2 2 True False True))
+    [ holdsWithin 2 "two threads that return" (ending (Plan 2 0 0 0 False False False)),
+      holdsWithin 2 "a daemon is told to end" (ending (Plan 1 1 0 0 False False False)),
+      holdsWithin 2 "a thread fails while the owner waits" (ending (Plan 0 1 1 0 False True False)),
+      holdsWithin 2 "two threads fail while the owner leaves" (ending (Plan 0 0 2 0 False False False)),
+      holdsWithin 2 "the owner is killed" (ending (Plan 1 1 0 0 False True True)),
+      holdsWithin 1 "the owner is killed while a thread fails" (ending (Plan 0 1 1 0 False True True)),
+      holdsWithin 3 "a thread forks another one while the scope ends" (ending (Plan 0 0 0 1 False False False)),
+      holdsAtRandom "everything at once, and a scope in a scope" (ending (Plan 2 2 2 1 True False True))
     ]

@@ -347,7 +347,8 @@ loopMutants = map snd loopPlants
 serverPlants :: [(String, Mutant)]
 serverPlants =
   [ ("/epoll/ && /a request in segments/", Mutant "a connection that has ended is still counted" "Scope/Threads.hs" "aliveThreads (Threads ref) = stateAlive <$> readRef ref" "aliveThreads (Threads ref) = stateNext <$> readRef ref"),
-    ("/epoll/ && /room for one connection/", Mutant "the end of a connection wakes nobody that waits for there to be fewer" "Scope/Threads.hs" "      mapM_ (`tryPutMVar` ()) (stateOnEnd before)\n" "      before `seq` pure ()\n"),
+    ("/epoll/ && /room for one connection/", Mutant "the end of a connection wakes nobody that waits for there to be fewer" "Scope/Threads.hs" "  mapM_ (`tryPutMVar` ()) (endOnEnd (stateEnd before))\n" "  before `seq` pure ()\n"),
+    ("/a scope/ && /forks another one/", Mutant "a thread that is named after its scope was told to end is not told" "Scope/Threads.hs" "        Doomed -> tell ThreadKilled t\n" "        Doomed -> pure ()\n"),
     ("/epoll/ && /a request in progress/", Mutant "a busy connection counts as idle" "Http/Table.hs" "      found' <- casWord cells cellPhase phaseFresh phaseBusy\n" "      found' <- casWord cells cellPhase phaseFresh phaseFresh\n"),
     ("/epoll/ && /a refused request/", Mutant "a refused connection is closed with unread data" "Http/Engine.hs" "noDeadline message)\n    linger client\n" "noDeadline message)\n"),
     ("/epoll/ && /goes on sending after the last response/", Mutant "a client that goes on sending after the last response is read without an end" "Http/Linger.hs" "lingerTime = seconds 30\n" "lingerTime = seconds 300000\n"),

@@ -7,6 +7,7 @@ import Control.Concurrent (getNumCapabilities, setNumCapabilities)
 import Control.Monad (when)
 import qualified Programs
 import qualified Queues
+import qualified Spec.Datagrams
 import qualified Spec.Descriptors
 import qualified Spec.Exceptions
 import qualified Spec.ExternalCall
@@ -46,6 +47,7 @@ group name n =
         Spec.Waiting.tests scheduler,
         Spec.Interrupted.tests scheduler,
         Spec.Descriptors.tests scheduler,
+        Spec.Datagrams.tests scheduler,
         Spec.ExternalCall.tests scheduler,
         Spec.Flags.tests scheduler,
         Spec.Tutorial.tests scheduler,

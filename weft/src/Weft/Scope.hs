@@ -231,9 +231,19 @@ forkUsing :: Child -> Scope -> IO a -> IO (Task a)
 forkUsing (Child kind place label) scope@(Scope _ threads _) act = do
   box <- newEmptyMVar
   cancelled <- newIORef False
-  started <- startThread threads kind place (threadLabel <$> label) $ \unmask ->
-    try (unmask act) >>= either (ended unmask scope cancelled) (pure . Right) >>= putMVar box
+  started <- startThread threads kind place encoded $ \unmask -> do
+    r <- try (unmask act)
+    case r of
+      Right _ -> putMVar box r
+      Left e -> ended unmask scope cancelled e >>= putMVar box
   maybe (throwIO ScopeEnded) (\t -> pure (Task t box cancelled)) started
+  where
+    -- No thunk, if there is none.
+    encoded = case label of
+      Nothing -> Nothing
+      Just text -> Just (threadLabel text)
+-- See Note [What a fork costs].
+{-# INLINE forkUsing #-}
 
 -- | The end of a thread by an exception: what those that await it get. Runs masked.
 ended :: (IO () -> IO ()) -> Scope -> IORef Bool -> SomeException -> IO (Either SomeException a)
@@ -255,6 +265,11 @@ ended unmask (Scope owner threads state) cancelled e = do
     -- The owner may not be interruptible, and wait for this thread. If this thread is interrupted itself, the owner is
     -- leaving already. (Unmasked, as it may have been forked uninterruptibly.)
     interrupt = endWork threads >> unmask (throwTo owner (ChildFailed state)) `catch` \x -> const (pure ()) (x :: SomeException)
+{-# NOINLINE ended #-}
+
+-- Note [What a fork costs]. Most of what a fork takes more than that of base is memory: the closures that the new thread
+-- runs. So 'forkUsing' and 'startThread' are inlined, up to 'fork', where the kind and the place are known, and what
+-- few threads come to ('ended') is not. Figures are in doc/rationale/lifetimes.md.
 
 -- | Wait for a thread's end and return its result, or throw its exception: 'ScopeEnded' if it was told to end.
 -- Interruptible. Any number of threads may wait, also after the scope's end.

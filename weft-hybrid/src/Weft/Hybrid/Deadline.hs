@@ -1,7 +1,7 @@
 -- |
 -- Deadlines of hybrid threads. They are those of "Weft.Deadline", with the same laws: a socket carries one
--- ('Weft.Hybrid.Socket.withDeadline'), and 'inTime' is for what takes none, such as an operation on a file, a
--- transaction of "Weft.Hybrid.STM" or a blocking call.
+-- ('Weft.Hybrid.Socket.withDeadline'), the functions of "Weft.Hybrid.Datagram" are given one, and 'inTime' is for what
+-- takes none, such as an operation on a file, a transaction of "Weft.Hybrid.STM" or a blocking call.
 --
 -- @since 0.1.0
 module Weft.Hybrid.Deadline

@@ -1,7 +1,7 @@
 -- |
 -- Sockets for hybrid threads: the functions of "Weft.Socket". A thread that
 -- waits is parked on the loop that polls its socket. A socket is created, bound and given
--- its options by "Weft.Socket", and then taken over by 'fromSocket'.
+-- its options by "Weft.Socket", and then taken over by 'fromSocket'. Sockets of datagrams have "Weft.Hybrid.Datagram".
 --
 -- Every operation tries the system call first. Errors are 'IOError's with the errno; an operation on a
 -- socket that is closed, or is closed while it waits, fails with @EBADF@. An idle socket has no
@@ -41,36 +41,18 @@ import qualified Data.ByteString.Internal as B (create)
 import qualified Data.ByteString.Unsafe as B (unsafeDrop, unsafeUseAsCStringLen)
 import Data.IORef (newIORef, readIORef, writeIORef)
 import Foreign.C.Error (Errno (..), eINPROGRESS, eINVAL)
-import Foreign.C.Types (CInt)
 import Foreign.Marshal.Utils (copyBytes)
 import Foreign.Ptr (castPtr)
-import System.Posix.Types (Fd (..))
-import Weft.Core.Time (Instant, never)
 import Weft.FFI.Errno (errnoError)
 import Weft.FFI.Socket
 import Weft.Hybrid.Descriptor
 import Weft.Hybrid.DescriptorTable (mayHideMore)
 import Weft.Hybrid.Monad
-import Weft.Hybrid.Weak (whenGarbage)
+import Weft.Hybrid.Socket.Types
 import Weft.Socket (ShutdownCmd (..), SockAddr (..))
 import qualified Weft.Socket as GHC
 import Weft.Socket.Address
 import Weft.Socket.Scratch
-import Weft.Sys (newRef)
-
--- | A socket. A value also carries a deadline ('withDeadline'). It is closed by 'close', or when it is garbage
--- collected.
-newtype Socket = Socket Source
-
--- | Equal if they share the descriptor, also with different deadlines.
-instance Eq Socket where
-  Socket a == Socket b = sourceAnchor a == sourceAnchor b
-
-instance Show Socket where
-  show = show . socketDescriptor
-
-socketDescriptor :: Socket -> Descriptor
-socketDescriptor (Socket s) = sourceDescriptor s
 
 -- | Take over a socket of "Weft.Socket", which is closed by this: GHC threads cannot use it any more.
 fromSocket :: GHC.Socket -> Hybrid Socket
@@ -85,19 +67,6 @@ toSocket s = nonBlocking . mask_ $ do
   fd <- immediately "Weft.Hybrid.toSocket" (socketDescriptor s) cDup
   _ <- closeDescriptor (socketDescriptor s)
   GHC.mkSocket fd `onException` cClose fd
-
--- | Take ownership of a socket's descriptor, which is closed if this throws. 'True' if a short read leaves nothing behind
--- ('cDrains').
-newSocket :: Bool -> CInt -> IO Socket
-newSocket drains fd = (`onException` cClose fd) $ do
-  d <- openDescriptor drains (Fd fd)
-  anchor <- newRef ()
-  whenGarbage anchor (void (closeDescriptor d))
-  pure (Socket (Source d anchor never))
-
-operate :: Kind -> Socket -> (CInt -> IO (Attempt a)) -> Hybrid a
-operate kind (Socket s) = perform kind s
-{-# INLINE operate #-}
 
 -- | Wait for a connection. Returns its socket, which has no deadline, and the peer's address.
 accept :: Socket -> Hybrid (Socket, SockAddr)
@@ -173,10 +142,3 @@ sendAll :: Socket -> ByteString -> Hybrid ()
 sendAll s bytes = unless (B.null bytes) $ do
   sent <- send s bytes
   sendAll s (B.unsafeDrop sent bytes)
-
--- Deadlines ----------------------------------------------------------------------------
-
--- | A socket with a deadline, on the same descriptor. Operations on this value raise an error that satisfies
--- 'Weft.Hybrid.Deadline.isTimeout' if they are not finished in time. Data that arrived in time is not lost.
-withDeadline :: Instant -> Socket -> Socket
-withDeadline d (Socket s) = Socket s {sourceDeadline = d}

@@ -16,6 +16,7 @@ import System.Posix.IO (createPipe)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Hybrid
+import Weft.Hybrid.Datagram
 import Weft.Hybrid.Flag
 import qualified Weft.Hybrid.STM as STM
 import qualified Weft.Socket as Weft
@@ -134,6 +135,27 @@ cases =
             go
         )
     ),
+    ( "receiveDatagrams",
+      withDatagrams $ \a b -> do
+        receiver <- newReceiver defaultReceiverSettings a
+        pure
+          ( void (receiveDatagrams receiver noDeadline),
+            do
+              sendDatagrams b noDeadline [B.pack [7]]
+              (== [B.pack [7]]) . map datagramBytes <$> receiveDatagrams receiver noDeadline
+          )
+    ),
+    ( "sendDatagrams",
+      withDatagrams $ \a b -> do
+        receiver <- newReceiver defaultReceiverSettings b
+        pure
+          ( sendDatagrams a noDeadline (replicate 100000 (B.pack [0])),
+            do
+              fork (sendDatagrams a noDeadline [B.pack [9]])
+              let go = receiveDatagrams receiver noDeadline >>= \got -> if any ((== B.pack [9]) . datagramBytes) got then pure True else go
+              go
+          )
+    ),
     ( "accept",
       do
         (l, addr) <- listener
@@ -163,11 +185,17 @@ cases =
   ]
 
 withPair :: (Socket -> Socket -> (Hybrid (), Hybrid Bool)) -> Case
-withPair f = do
-  (a, b) <- nonBlocking (Weft.socketPair Weft.AF_UNIX Weft.Stream 0)
+withPair f = withPairOf Weft.Stream (\a b -> pure (f a b))
+
+withDatagrams :: (Socket -> Socket -> Case) -> Case
+withDatagrams = withPairOf Weft.Datagram
+
+withPairOf :: Weft.SocketType -> (Socket -> Socket -> Case) -> Case
+withPairOf kind f = do
+  (a, b) <- nonBlocking (Weft.socketPair Weft.AF_UNIX kind 0)
   a' <- fromSocket a
   b' <- fromSocket b
-  let (waits, check) = f a' b'
+  (waits, check) <- f a' b'
   pure (waits, check `finally` (close a' >> close b'))
 
 listener :: Hybrid (Socket, SockAddr)

@@ -56,6 +56,7 @@ import Weft.Socket.Address
 import Weft.Socket.Datagram
 import Weft.Socket.Gather
 import Weft.Socket.Message
+import Weft.Socket.Pieces
 import Weft.Socket.Scratch
 import Weft.Socket.Types
 

@@ -4,6 +4,7 @@
 -- 'operate'.
 module Weft.Socket.Datagram
   ( operateTo,
+    ghcSender,
     keptWhole,
   )
 where
@@ -11,39 +12,32 @@ where
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Foreign.C.Types (CInt)
-import Network.Socket (SockAddr (..), SocketType (Stream))
-import Weft.Core.Time (microseconds, milliseconds, until)
+import Network.Socket (SockAddr, SocketType (Stream))
+import Weft.Core.Time (until)
 import Weft.Socket.Options (getSocketType)
+import Weft.Socket.Sender
 import Weft.Socket.Types
 import Weft.Sys (now)
 import Weft.Thread.Time (sleep)
 import Prelude hiding (until)
 
--- | 'operate' for a call that sends to an address.
---
--- A send to the address of a Unix socket without room fails with @EAGAIN@. But the sender's readiness is about its own
--- memory, and about the peer that it is connected to (@unix_dgram_sendmsg@ and @unix_dgram_poll@ in Linux): it is
--- reported writable whenever a try that failed gives its memory back, and a thread that waits for that never sleeps. So
--- the call is tried again after pauses, which double from 0.1 ms to 10 ms. A send goes on at most that much later than
--- the receiver makes room, and notices a close as late.
+-- | 'operate' for a call that sends to an address ('sendTo').
 operateTo :: String -> Socket -> SockAddr -> (CInt -> IO (Attempt a)) -> IO a
-operateTo loc s addr op = case addr of
-  SockAddrUnix _ -> tryAfter shortest
-  _ -> operate loc s Writing op
-  where
-    shortest = microseconds 100
-    longest = milliseconds 10
-    tryAfter pause = operate loc s Writing (fmap answered . op) >>= maybe (rest pause >> tryAfter (longer pause)) pure
-    rest pause = do
-      betweenParts loc s
-      t <- now
-      sleep (min pause (socketDeadline s `until` t))
-    longer pause = min longest (pause <> pause)
-    answered r = case r of
-      NotYet -> Done Nothing
-      Drained a -> Drained (Just a)
-      Done a -> Done (Just a)
-      Failed e -> Failed e
+operateTo loc s = sendTo (ghcSender loc s)
+
+-- | How GHC's threads send on a socket. The first argument names the operation in exceptions. Exceptions of other
+-- threads arrive between parts if the caller has masked them.
+ghcSender :: String -> Socket -> Sender IO
+ghcSender loc s =
+  Sender
+    { senderPerform = operate loc s Writing,
+      senderImmediately = immediately loc s,
+      senderBetweenParts = betweenParts loc s,
+      senderPause = \d -> do
+        t <- now
+        sleep (min d (socketDeadline s `until` t))
+    }
+{-# INLINE ghcSender #-}
 
 -- | Pieces that are sent by one call of the socket's user, of which a system call takes the given number, in a form that
 -- keeps messages whole. On a stream further calls may send the rest. On other sockets each call sends a message, so too

@@ -18,7 +18,7 @@ import Foreign.Ptr (Ptr, nullPtr)
 import System.Posix.Types (CSsize)
 import Weft.FFI.Socket
 import Weft.Socket.Datagram
-import Weft.Socket.Message (withPieces)
+import Weft.Socket.Pieces (withPieces)
 import Weft.Socket.Types
 
 -- | The largest number of pieces in one call (@IOV_MAX@ on Linux).

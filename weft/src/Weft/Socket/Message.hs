@@ -14,10 +14,6 @@ module Weft.Socket.Message
     -- * Descriptors
     sendFd,
     recvFd,
-
-    -- * Memory, for other operations
-    withBytes,
-    withPieces,
   )
 where
 
@@ -27,19 +23,16 @@ import Control.Monad (forM_, void, when)
 import Data.Bits (bit)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
-import qualified Data.ByteString.Internal as B (create, createAndTrim', toForeignPtr)
+import qualified Data.ByteString.Internal as B (create, createAndTrim')
 import Data.Foldable (foldlM)
 import Data.IORef (newIORef, readIORef, writeIORef)
 import Data.Word (Word32, Word8)
 import Foreign.C.Error (eINVAL)
 import Foreign.C.Types (CInt, CSize)
-import Foreign.ForeignPtr (touchForeignPtr)
-import Foreign.ForeignPtr.Unsafe (unsafeForeignPtrToPtr)
 import Foreign.Marshal.Alloc (alloca, allocaBytes, allocaBytesAligned)
 import Foreign.Marshal.Utils (copyBytes, fillBytes, with)
 import Foreign.Ptr (Ptr, castPtr, nullPtr, plusPtr)
 import Foreign.Storable (peek, peekElemOff, poke, pokeByteOff, sizeOf)
-import GHC.ForeignPtr (unsafeWithForeignPtr)
 import GHC.IO.Exception (IOException (ioe_description))
 import Network.Socket
   ( Cmsg (..),
@@ -51,6 +44,7 @@ import System.IO.Error (eofErrorType, mkIOError)
 import Weft.FFI.Socket
 import Weft.Socket.Address
 import Weft.Socket.Datagram
+import Weft.Socket.Pieces
 import Weft.Socket.Types
 
 -- Messages -----------------------------------------------------------------------------
@@ -192,34 +186,10 @@ recvFd s = closingDescriptors $ \keep -> allocaBytes 1 $ \p -> do
 
 -- Memory -------------------------------------------------------------------------------
 
--- | The memory of a string, and its length. The action must not diverge.
-withBytes :: ByteString -> (Ptr Word8 -> Int -> IO a) -> IO a
-withBytes bs act = unsafeWithForeignPtr fp (\p -> act (p `plusPtr` off) n)
-  where
-    (fp, off, n) = B.toForeignPtr bs
-{-# INLINE withBytes #-}
-
--- | Strings as a @struct iovec@ array, for an action that does not diverge.
-withPieces :: [ByteString] -> (Ptr IoVec -> CInt -> IO a) -> IO a
-withPieces chunks act = allocaBytes (16 * max 1 (length chunks)) $ \iov -> do
-  count <- fill iov 0 chunks
-  a <- act iov (fromIntegral count)
-  a <$ mapM_ keep chunks
-  where
-    fill :: Ptr IoVec -> Int -> [ByteString] -> IO Int
-    fill _ i [] = pure i
-    fill iov i (c : cs) = do
-      let (start, offset, n) = B.toForeignPtr c
-      pokeByteOff iov (16 * i) (unsafeForeignPtrToPtr start `plusPtr` offset)
-      pokeByteOff iov (16 * i + 8) (fromIntegral n :: CSize)
-      fill iov (i + 1) cs
-    keep c = let (start, _, _) = B.toForeignPtr c in touchForeignPtr start
-{-# INLINE withPieces #-}
-
 -- | Pieces of memory as a @struct iovec@ array.
 withMemory :: [(Ptr Word8, Int)] -> (Ptr IoVec -> CInt -> IO a) -> IO a
-withMemory pieces act = allocaBytes (16 * max 1 count) $ \iov -> do
-  sequence_ [pokeByteOff iov (16 * i) p >> pokeByteOff iov (16 * i + 8) (size n) | (i, (p, n)) <- zip [0 ..] pieces]
+withMemory pieces act = allocaBytes (pieceSize * max 1 count) $ \iov -> do
+  sequence_ [pokeByteOff iov (pieceSize * i) p >> pokeByteOff iov (pieceSize * i + 8) (size n) | (i, (p, n)) <- zip [0 ..] pieces]
   act iov (fromIntegral count)
   where
     count = length pieces

@@ -56,7 +56,7 @@ import Weft.Deadline (Duration, Instant)
 import Weft.FFI.Errno (throwIfNegative)
 import Weft.FFI.Socket (cReadAt)
 import Weft.Socket.Basic (closingGracefully)
-import Weft.Socket.Message (withBytes)
+import Weft.Socket.Pieces (withBytes)
 import Weft.Socket.Types (socketError)
 
 -- | A connection: a reliable stream of bytes in each direction. It consists of the operations of

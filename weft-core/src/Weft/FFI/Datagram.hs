@@ -1,5 +1,5 @@
 -- | Many datagrams by one system call: the calls of @cbits\/datagram.c@. None waits; they return a result or
--- @-errno@. The policy is in "Weft.Datagram".
+-- @-errno@. The policy is in "Weft.Socket.Batch".
 module Weft.FFI.Datagram
   ( mostMessages,
     nameRoom,
