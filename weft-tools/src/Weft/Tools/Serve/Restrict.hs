@@ -17,7 +17,7 @@ module Weft.Tools.Serve.Restrict
   )
 where
 
-import Control.Exception (Exception (..), SomeException, throwIO, try)
+import Control.Exception (Exception (..), SomeAsyncException (..), SomeException, throwIO, try)
 import Control.Monad (when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString.Char8 as B
@@ -99,7 +99,12 @@ bounded most refusing app request respond = case requestBodyLength request of
     under <- readIORef begun
     case outcome of
       Right received -> pure received
-      Left e -> if exceeded && not under then refuse else throwIO (e :: SomeException)
+      Left e
+        -- The application is told to end: an answer would keep its connection, and who told it waiting.
+        | Just (SomeAsyncException _) <- fromException e -> throwIO e
+        -- Not only 'BodyTooLarge' itself: it may come as the cause of another exception, as clients of HTTP throw.
+        | exceeded && not under -> refuse
+        | otherwise -> throwIO (e :: SomeException)
   where
     refuse = refusing (plainText requestEntityTooLarge413 []) request respond
     piece left = do
