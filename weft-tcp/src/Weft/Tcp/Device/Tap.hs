@@ -133,7 +133,7 @@ arrive6 s cache out packet = case V6.decode (incomingPacket packet) of
           | V6.hopLimit h == 255 -> do
             when (isUnicast target && maybe True isStation from && (isUnicast (V6.destination6 h) || not solicited)) $ do
               t <- now
-              used <- atomicModifyIORef' (neighbours cache) (advertised (tapReachableTime s) solicited overrides t target from)
+              used <- atomicModifyIORef' (neighbours cache) (advertised (tapReachableTime s) t (Advertisement solicited overrides target from))
               forM_ used (\(hw, waiting) -> mapM_ (sendFrame s out hw) waiting)
             pure []
         _ -> pure [packet]
