@@ -34,7 +34,7 @@ import Weft.Bench.Stats (percentile, summaryMedian)
 import Weft.Bench.Types
 import Weft.Bench.Units (withUnit)
 import Weft.Bench.Url (tallyMetrics)
-import Weft.Bench.UrlLoad (Tally (..), unsent)
+import Weft.Bench.UrlLoad.Tally (Tally (..), unsent)
 import Weft.Test.Browser (inBrowser)
 import Weft.Test.Skip (testCase)
 
