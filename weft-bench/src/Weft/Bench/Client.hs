@@ -54,18 +54,11 @@ cases plan =
 -- | This many requests of each connection.
 getting :: Int -> Text -> Subject -> Case
 getting each mode subject =
-  Case
-    { caseSubject = subject,
-      caseParams = getParams mode,
-      caseGroup = getParams mode,
-      caseMeasure = \env -> do
-        root <- behindFolder env
-        metrics <- withServerOn (clientCores env 1) env 1 behind ["--root", root] $ \server -> do
-          program <- subjectProgramWith env 1 subject [T.unpack mode, show (serverPort server), show size, show connections, show each]
-          withChild env program (selfMeasured env)
-        pure [(getParams mode, metrics)],
-      caseCounts = []
-    }
+  timedCase subject (getParams mode) $ \env -> do
+    root <- behindFolder env
+    withServerOn (clientCores env 1) env 1 behind ["--root", root] $ \server -> do
+      program <- subjectProgramWith env 1 subject [T.unpack mode, show (serverPort server), show size, show connections, show each]
+      withChild env program (selfMeasured env)
 
 connections, size :: Int
 connections = 64
