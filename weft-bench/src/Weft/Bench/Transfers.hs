@@ -171,7 +171,7 @@ count env args subject n = withScenario env subject n $ \scenario -> do
         B.hPut control "e" >> hFlush control
         awaitFile child result
     B.readFile result >>= either (failWith . ("the plug-in wrote " <>)) pure . parseCounted
-  let sends = M.elems (countedSends counted)
+  let sends = sentBy counted
       requests = sum sends
   when (requests == 0) $ failWith "no request was answered"
   -- Without its addresses no line would be Weft's.
@@ -180,7 +180,7 @@ count env args subject n = withScenario env subject n $ \scenario -> do
   -- the kernel spreads few connections unevenly.
   when (runtime /= Nothing && 4 * length (filter (\sent -> sent * 8 * n >= requests) sends) < 3 * n) $
     failWith ("the work was not spread: requests by capability " <> T.unwords (map number sends))
-  pure (render args subject n requests sends (hottest program symbols counted) (countedLost counted))
+  pure (render args subject n (hottest program symbols counted) counted)
   where
     found name from = locate env name >>= maybe (libraryOf name >>= maybe (failWith ("missing: " <> T.pack name <> " (" <> from <> ")")) pure) pure
     libraryOf name = do
@@ -232,8 +232,13 @@ asking scenario connections port act = newIORef 0 >>= \answered -> go answered c
     ended :: IOException -> IO ()
     ended _ = pure ()
 
-render :: Arguments -> FilePath -> Int -> Int -> [Int] -> [Hot] -> Int -> [Text]
-render args subject n requests sends hots lost =
+-- | The requests that each capability has sent.
+sentBy :: Counted -> [Int]
+sentBy = M.elems . countedSends
+
+-- | The result for a subject with that many capabilities.
+render :: Arguments -> FilePath -> Int -> [Hot] -> Counted -> [Text]
+render args subject n hots counted =
   [ T.pack subject <> ", -N" <> number n <> ", one request in flight: " <> number requests <> " requests, the busiest of "
       <> number (length sends)
       <> " sent "
@@ -245,6 +250,9 @@ render args subject n requests sends hots lost =
     <> columns (["", "false", "code of", "line", "most often"] : map row (take (argLines args) hots))
     <> [""]
   where
+    sends = sentBy counted
+    requests = sum sends
+    lost = countedLost counted
     each k = T.pack (showFFloat (Just 3) (fromIntegral k / fromIntegral requests :: Double) "")
     row h = [each (hotCount h), number (100 * hotFalse h `div` max 1 (hotCount h)) <> " %", owner (hotOwner h), T.take 60 (hotName h), T.intercalate "; " [T.take 50 w <> " -> " <> T.take 50 r | (w, r) <- take 1 (hotCode h)]]
     owner o = case o of
