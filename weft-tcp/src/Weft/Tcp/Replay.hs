@@ -9,8 +9,8 @@
 -- core is made to send it then, so that it recognises the acknowledgments. The log does not contain the times of user
 -- calls. The replay assumes that the user receives all data at once, and passes all data that was sent within two
 -- round trips to the core together, because the congestion window counts as limiting only while data waits for it.
--- Data that is acknowledged but missing from the log is filled in. A number that is more than 64 MiB ahead of the log is
--- taken to be wrong, as after a changed byte: nothing is filled in for it, and it is counted.
+-- Data that is acknowledged but missing from the log is filled in. A number that is more than 64 MiB ahead of the log
+-- is taken to be wrong, as after a changed byte: nothing is filled in for it, and it is counted.
 --
 -- @since 0.1.0
 module Weft.Tcp.Replay
@@ -307,8 +307,8 @@ force env n c
 
 -- A packet of the log -----------------------------------------------------------------------
 
--- | Play a packet, before those that come later in the log. The user's calls are derived from the log: of new data, a FIN
--- or a RST in a segment of the replayed side.
+-- | Play a packet, before those that come later in the log. The user's calls are derived from the log: of new data, a
+-- FIN or a RST in a segment of the replayed side.
 playOne :: Config -> Handshake -> [Seen] -> Seen -> Playing -> (Playing, Maybe Step)
 playOne cfg h later s p0 = case conn p0 of
   Nothing

@@ -48,8 +48,8 @@ import qualified Data.Set as Set
 import Weft.Core.Time
 import Weft.Tcp.Wire.Address
 
--- | Entries by address, and those of each rank ordered by the times at which their states end. @p@ is the type of queued
--- packets.
+-- | Entries by address, and those of each rank ordered by the times at which their states end. @p@ is the type of
+-- queued packets.
 data Neighbours p = Neighbours
   { entries :: !(Map.Map Address (Entry p)),
     ranked :: !(Map.Map Rank (Set.Set (Instant, Address)))
