@@ -37,7 +37,8 @@ data AddressTable = AddressTable
     tableTree :: !(IntMap.IntMap PortNo),
     -- | The number of insertions since the array was built.
     tableFresh :: !Int,
-    -- | Whether the tree has addresses that are also in the array. For such an address the tree's entry is the valid one.
+    -- | Whether the tree has addresses that are also in the array. For such an address the tree's entry is the valid
+    -- one.
     tableOverriding :: !Bool
   }
 

@@ -59,8 +59,8 @@ handleMessage c s context out h bytes
       _ <- writePut out (errorFor version h bytes problem)
       Continue <$ count out CountFault
 
--- | The rest of this packet is lost. Applications may still learn from its first bytes. If it is one without a flow, the
--- switch is told again to send whole packets.
+-- | The rest of this packet is lost. Applications may still learn from its first bytes. If it is one without a flow,
+-- the switch is told again to send whole packets.
 truncated :: Controller -> Session -> Context -> Out -> PacketIn -> IO ()
 truncated c s context out p = do
   report c (PacketTruncated (contextSwitch context) (B.length (packetInData p)) (fromIntegral (packetInTotal p)))
@@ -71,8 +71,9 @@ truncated c s context out p = do
 written :: Session -> Out -> Xid -> Message -> IO ()
 written s out xid = void . writeMessage out (sessionVersion s) xid
 
--- | Handle a packet. A probe with a valid tag is a link; one with another tag is counted and ignored. A reply to our ARP
--- request shows that a host is still there. Packets from blocked ports are dropped. All others go to the applications.
+-- | Handle a packet. A probe with a valid tag is a link; one with another tag is counted and ignored. A reply to our
+-- ARP request shows that a host is still there. Packets from blocked ports are dropped. All others go to the
+-- applications.
 handlePacket :: Controller -> Session -> Context -> Out -> Xid -> PacketIn -> IO ()
 handlePacket c s context out !xid !p = case contextFlooding context of
   FloodTo _ trunks
