@@ -74,8 +74,8 @@ unreadLog program = testCase "a log that nobody reads delays no switch, and not 
   ended <- timeout 60000000 (waitForProcess (process p))
   ended @?= Just ExitSuccess
 
--- | Clients of the northbound interface may take an eighth of the descriptors, and no more: with 256, 32 and a few that are
--- about to be refused. The listening sockets and managers take some, too.
+-- | Clients of the northbound interface may take an eighth of the descriptors, and no more: with 256, 32 and a few that
+-- are about to be refused. The listening sockets and managers take some, too.
 manyReaders :: FilePath -> TestTree
 manyReaders program = testCase "silent clients of the northbound interface leave descriptors to switches" . started [] (proc "sh" ["-c", "ulimit -n 256; exec \"$0\" \"$@\"", program, "controller", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]) $ \p -> do
   port <- portAfter <$> hGetLine (output p)

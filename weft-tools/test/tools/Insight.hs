@@ -1,5 +1,5 @@
--- | Commands that examine programs: @weft top@, @weft doctor@ and @weft trace@; with those of "Doctor", "Recordings" and
--- "Top".
+-- | Commands that examine programs: @weft top@, @weft doctor@ and @weft trace@; with those of "Doctor", "Recordings"
+-- and "Top".
 module Insight (tests) where
 
 import Control.Monad
@@ -73,8 +73,8 @@ topTests program folder =
         assertBool out (all ((<= 30) . length) (lines (printed out)))
     ]
   where
-    -- Run weft top with these arguments on a terminal, after a command of the shell, and press keys once it says that it
-    -- reads them.
+    -- Run weft top with these arguments on a terminal, after a command of the shell, and press keys once it says that
+    -- it reads them.
     onTerminal before arguments keys = do
       needProgram "script"
       let line = before <> "TERM=xterm " <> program <> " top " <> arguments

@@ -1,7 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
--- | Rules for paths of @weft serve@: fields, types, addresses without a suffix, networks, methods, rates and bodies, for
--- files and behind @--proxy@; and the spellings of a path by which a client could try to get past them.
+-- | Rules for paths of @weft serve@: fields, types, addresses without a suffix, networks, methods, rates and bodies,
+-- for files and behind @--proxy@; and the spellings of a path by which a client could try to get past them.
 module Ruled (tests) where
 
 import Answering (getWith, serving)

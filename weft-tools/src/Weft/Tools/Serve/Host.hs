@@ -55,7 +55,8 @@ data Host = Host
     hostSettings :: Settings,
     hostPasswords :: Maybe Passwords,
     hostChecks :: Checks,
-    -- | Its proxies, by the beginning of a path. A host that replaces this one since its folder was replaced has the same.
+    -- | Its proxies, by the beginning of a path. A host that replaces this one since its folder was replaced has the
+    -- same.
     hostProxies :: [(B.ByteString, Proxy)],
     -- | Its limits of requests, which such a host has too, and one that a reload has made of it.
     hostLimited :: [Limited],
@@ -214,9 +215,9 @@ proxySettings settings =
           checkSuccesses = proxyCheckPasses settings
         }
 
--- | The application of the host's other fields: the middleware in their order, and the files; what a proxy answers gets no error page, unlike what a rule refuses.
--- Challenges of certificate authorities need no password, and get no fallback: it could be a page that needs one, and is no
--- answer to a challenge.
+-- | The application of the host's other fields: the middleware in their order, and the files; what a proxy answers gets
+-- no error page, unlike what a rule refuses. Challenges of certificate authorities need no password, and get no
+-- fallback: it could be a page that needs one, and is no answer to a challenge.
 application :: Host -> Application
 application h =
   fields . withCors (corsOrigins settings) . restricted restrictions refusing $
