@@ -3,8 +3,8 @@
 -- |
 -- Description : Benchmark @http2@
 --
--- HTTP/2 over TLS, on one core. Modes: @get@, files from @weft serve@, nginx, h2o, Go's net/http and hyper; @pong@, a small
--- answer of a WAI application; @post@, the time of an upload over a connection with a round trip of 50 ms.
+-- HTTP/2 over TLS, on one core. Modes: @get@, files from @weft serve@, nginx, h2o, Go's net/http and hyper; @pong@, a
+-- small answer of a WAI application; @post@, the time of an upload over a connection with a round trip of 50 ms.
 module Weft.Bench.Http2 (http2) where
 
 import Control.Monad (unless)

@@ -104,9 +104,9 @@ data Scenario = Scenario
     scenarioAsking :: !(Int -> Connection -> IO (IO ()))
   }
 
--- | @file@, @https@ and @http2@ are @weft serve@ with a file of 1 KiB, and @proxy@ is it before another server, which runs
--- while the action does and is not counted. A subject whose name begins with @sdn@ is a controller, and its clients are
--- switches. Other subjects are programs that answer anything.
+-- | @file@, @https@ and @http2@ are @weft serve@ with a file of 1 KiB, and @proxy@ is it before another server, which
+-- runs while the action does and is not counted. A subject whose name begins with @sdn@ is a controller, and its
+-- clients are switches. Other subjects are programs that answer anything.
 withScenario :: Env -> FilePath -> Int -> (Scenario -> IO a) -> IO a
 withScenario env subject n act = case subject of
   "file" -> files [] pure askingHttp1
@@ -176,8 +176,8 @@ count env args subject n = withScenario env subject n $ \scenario -> do
   when (requests == 0) $ failWith "no request was answered"
   -- Without its addresses no line would be Weft's.
   when (null [() | (_, _, _, name) <- countedMaps counted, name == B.pack program]) $ failWith ("the plug-in knows no address of " <> T.pack program)
-  -- A server in which one capability answers has no transfers. Three of four should have an eighth of their share at least:
-  -- the kernel spreads few connections unevenly.
+  -- A server in which one capability answers has no transfers. Three of four should have an eighth of their share at
+  -- least: the kernel spreads few connections unevenly.
   when (runtime /= Nothing && 4 * length (filter (\sent -> sent * 8 * n >= requests) sends) < 3 * n) $
     failWith ("the work was not spread: requests by capability " <> T.unwords (map number sends))
   pure (render args subject n (hottest program symbols counted) counted)
@@ -201,8 +201,8 @@ awaitFile child file = go (300 :: Int)
         Just why -> failWith (T.pack (takeFileName file) <> ": the server ended: " <> why)
         Nothing -> threadDelay 100000 >> go (left - 1)
 
--- | How many addresses a server with so many capabilities may use. GHC reserves two thirds of what it may, a terabyte at
--- most, of which QEMU would keep 7 GB of tables.
+-- | How many addresses a server with so many capabilities may use. GHC reserves two thirds of what it may, a terabyte
+-- at most, of which QEMU would keep 7 GB of tables.
 addresses :: Int -> Int
 addresses n = (24 * 1024 + 512 * n) * 1024 * 1024
 
@@ -213,8 +213,8 @@ untilAnswered answered wanted = go (400 :: Int)
     go 0 = readIORef answered >>= \n -> failWith ("too slow: in 40 s it has answered " <> number n <> " requests")
     go left = readIORef answered >>= \n -> when (n < wanted) (threadDelay 100000 >> go (left - 1))
 
--- | Run an action while that many connections send requests in turn, each when the one before has been answered. The action
--- gets the number of those that have been.
+-- | Run an action while that many connections send requests in turn, each when the one before has been answered. The
+-- action gets the number of those that have been.
 asking :: Scenario -> Int -> Int -> (IORef Int -> IO a) -> IO a
 asking scenario connections port act = newIORef 0 >>= \answered -> go answered connections []
   where
@@ -225,8 +225,8 @@ asking scenario connections port act = newIORef 0 >>= \answered -> go answered c
     go answered left asks = connecting port (scenarioSecure scenario) $ \connection -> do
       ask <- scenarioAsking scenario left connection
       go answered (left - 1) (ask : asks)
-    -- At first all at once, so that each capability has what a server has under load: a proxy, connections of its own to
-    -- the server behind. With one request in flight ever, there would be one for all.
+    -- At first all at once, so that each capability has what a server has under load: a proxy, connections of its own
+    -- to the server behind. With one request in flight ever, there would be one for all.
     together asks = forM asks (\ask -> newEmptyMVar >>= \done -> done <$ forkIO (handle ended (replicateM_ 4 ask) `finally` putMVar done ())) >>= mapM_ takeMVar
     -- What the server's end means is said elsewhere.
     ended :: IOException -> IO ()

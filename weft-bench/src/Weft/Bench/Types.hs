@@ -98,8 +98,8 @@ data Case = Case
     caseCounts :: [Counting]
   }
 
--- | A case that has all of its parameters in common with those that it is compared with. A round measures the metrics of
--- these parameters, and nothing is counted.
+-- | A case that has all of its parameters in common with those that it is compared with. A round measures the metrics
+-- of these parameters, and nothing is counted.
 timedCase :: Subject -> Params -> (Env -> IO Metrics) -> Case
 timedCase subject params measure =
   Case

@@ -125,8 +125,8 @@ now = fromIntegral <$> getMonotonicTimeNSec
 nano :: Double -> Int
 nano s = round (s * 1e9)
 
--- | One connection: it takes the next request that is due, and reconnects after an error. It alone writes the reference,
--- before and after each request; 'generate' reads it at the end.
+-- | One connection: it takes the next request that is due, and reconnects after an error. It alone writes the
+-- reference, before and after each request; 'generate' reads it at the end.
 client :: Run -> IORef Progress -> IO ()
 client run progress = go Nothing mempty
   where
