@@ -2,9 +2,9 @@
 -- fail. A bug that is not found is a gap in the search.
 --
 -- Bugs of the core are for the suite @wake@; those that need no particular schedule are for @lockstep-sim@ too. Bugs
--- of hybrid loops are for @hybrid-loops@, those of the web server, of its client, of pools of threads and of idle timers
--- for @server-sim@, those of the pure core of HTTP\/2 for @http2-core@, which is no simulation. The tests need ghc; @make
--- verify@ runs them (@WEFT_MUTANTS=1@), in the folder of the package.
+-- of hybrid loops are for @hybrid-loops@, those of the web server, of its client, of pools of threads and of idle
+-- timers for @server-sim@, those of the pure core of HTTP\/2 for @http2-core@, which is no simulation. The tests need
+-- ghc; @make verify@ runs them (@WEFT_MUTANTS=1@), in the folder of the package.
 module Main (main) where
 
 import Control.Exception (finally)
@@ -342,7 +342,8 @@ loopPlants =
 loopMutants :: [Mutant]
 loopMutants = map snd loopPlants
 
--- | Bugs of the web server, of the client, of pools of threads and of idle timers, each with the tests that are to find it.
+-- | Bugs of the web server, of the client, of pools of threads and of idle timers, each with the tests that are to find
+-- it.
 serverPlants :: [(String, Mutant)]
 serverPlants =
   [ ("/epoll/ && /a request in segments/", Mutant "a connection that has ended is still counted" "Scope/Threads.hs" "aliveThreads (Threads ref) = stateAlive <$> readRef ref" "aliveThreads (Threads ref) = stateNext <$> readRef ref"),
