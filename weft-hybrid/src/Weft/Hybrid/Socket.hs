@@ -86,8 +86,8 @@ toSocket s = nonBlocking . mask_ $ do
   _ <- closeDescriptor (socketDescriptor s)
   GHC.mkSocket fd `onException` cClose fd
 
--- | Take ownership of a socket's descriptor, which is closed if this throws. 'True' if a short read leaves nothing behind
--- ('cDrains').
+-- | Take ownership of a socket's descriptor, which is closed if this throws. 'True' if a short read leaves nothing
+-- behind ('cDrains').
 newSocket :: Bool -> CInt -> IO Socket
 newSocket drains fd = (`onException` cClose fd) $ do
   d <- openDescriptor drains (Fd fd)
