@@ -2,9 +2,9 @@
 -- The threads of a connection: they run jobs, in the order in which the jobs come, and are kept for further jobs.
 --
 -- Jobs may wait for a long time, and nobody can see that a thread waits. So whenever a thread takes a job and leaves
--- others, another thread is on its way to take the next one. A job that does not wait is followed by the next one on the
--- same thread, and the other thread finds nothing. So a burst of jobs that do not wait costs two changes of threads,
--- whatever their number; and a job that waits delays none.
+-- others, another thread is on its way to take the next one. A job that does not wait is followed by the next one on
+-- the same thread, and the other thread finds nothing. So a burst of jobs that do not wait costs two changes of
+-- threads, whatever their number; and a job that waits delays none.
 --
 -- Invariant: if a job is pending, a thread is coming. The moves of a thread:
 --

@@ -1,16 +1,16 @@
 -- |
 -- An HTTP\/2 connection: who owns what, and how its threads meet.
 --
--- * /The receiving thread/ ("Weft.Http2.Receiver") receives, gives the bytes and the time to the core, and does what the
---   core says: it starts applications, delivers bodies, stops streams. It never sends, so it goes on while a send waits
---   for the client.
+-- * /The receiving thread/ ("Weft.Http2.Receiver") receives, gives the bytes and the time to the core, and does what
+--   the core says: it starts applications, delivers bodies, stops streams. It never sends, so it goes on while a send
+--   waits for the client.
 -- * /The flusher/ ("Weft.Http2.Flush") gathers what applications have handed over and all frames that the core has, of
 --   all streams, and sends them by one call. There is one at a time: it alone uses the compression of header blocks and
 --   the bytes of responses. It may wait for the client.
 -- * /Applications/ run in the threads of the connection's crew ("Weft.Http2.Crew"), and so does the flusher. They hand
 --   over what they have ('give') and go on, unless it is much.
--- * /The turn/ ('http2Turn') is to use the core and the table of streams: by the receiving thread and the flusher, for one
---   step that does not wait.
+-- * /The turn/ ('http2Turn') is to use the core and the table of streams: by the receiving thread and the flusher, for
+--   one step that does not wait.
 --
 -- The flusher's word:
 --
@@ -24,8 +24,8 @@
 -- Whoever rings has made its change before; the flusher looks after the move. So one of them sees the other. A flusher
 -- whose send has failed leaves the word, so that nothing is sent any more.
 --
--- The flusher's job waits behind the applications that the same segment has started. Those that do not wait are ready by
--- then, and all their answers go with one send.
+-- The flusher's job waits behind the applications that the same segment has started. Those that do not wait are ready
+-- by then, and all their answers go with one send.
 module Weft.Http2.Engine
   ( -- * Connections
     Http2 (..),
@@ -120,8 +120,8 @@ data Shared = Shared
     sharedStreams :: !(IntMap.IntMap Stream)
   }
 
--- | The fields of a response's head as they are sent, and what they were made of: the status, the application's fields, and
--- those that are added.
+-- | The fields of a response's head as they are sent, and what they were made of: the status, the application's fields,
+-- and those that are added.
 data LastHead = NoHead | LastHead !Int !ResponseHeaders !ResponseHeaders ![Field]
 
 -- | A connection, given the core's decoder and the flusher.
@@ -249,7 +249,8 @@ data Given
 --
 -- * 0, the state. @Given -> Taken@ by the flusher; @Given -> Withdrawn@ by the application's thread, if it is
 --   interrupted: then another response can be given.
--- * 1, the bytes that were handed over and not sent. Added to by the application's thread, subtracted from by the flusher.
+-- * 1, the bytes that were handed over and not sent. Added to by the application's thread, subtracted from by the
+--   flusher.
 -- * 2, whether the end was sent. Written by the flusher.
 data Answer = Answer
   { answerWords :: !WordArray,

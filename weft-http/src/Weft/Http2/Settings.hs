@@ -79,9 +79,9 @@ data Http2Limits = Http2Limits
     -- | Fields of a request, with all its cookies counted as one, and of its trailers; a request with more gets 431.
     -- Zero or less means no limit.
     limitFields :: !Int,
-    -- | Streams that the client resets, or that are reset because of its errors. Each completed response allows two more,
-    -- so that a proxy can share a connection among many users. Streams above 'limitStreams' do not count until the client
-    -- has acknowledged the server's SETTINGS.
+    -- | Streams that the client resets, or that are reset because of its errors. Each completed response allows two
+    -- more, so that a proxy can share a connection among many users. Streams above 'limitStreams' do not count until
+    -- the client has acknowledged the server's SETTINGS.
     limitResets :: !Rate,
     limitPings :: !Rate,
     limitSettings :: !Rate,
@@ -113,8 +113,8 @@ data Http2Limits = Http2Limits
   }
 
 -- | 100 streams, 16 files; 32 KiB of head and 100 fields; 16 MiB of unread bodies; half a minute of waiting, at least
--- 4,369 bytes a second (128 KiB in half a minute), which limits the wait of a stream that is alone to 45 seconds, and of
--- one among many, or of a body, to 150.
+-- 4,369 bytes a second (128 KiB in half a minute), which limits the wait of a stream that is alone to 45 seconds, and
+-- of one among many, or of a body, to 150.
 defaultHttp2Limits :: Http2Limits
 defaultHttp2Limits =
   Http2Limits
@@ -136,7 +136,8 @@ defaultHttp2Limits =
       limitRate = 4369
     }
 
--- | The default limits; no fields; exceptions get a 500; exceptions, responses and refusals are not reported; files are opened without conditions.
+-- | The default limits; no fields; exceptions get a 500; exceptions, responses and refusals are not reported; files are
+-- opened without conditions.
 defaultHttp2Settings :: Http2Settings
 defaultHttp2Settings =
   Http2Settings

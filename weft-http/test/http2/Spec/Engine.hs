@@ -1,7 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
--- | The threads of an HTTP\/2 connection, over connections in memory: what is sent together, who waits for whom, and which
--- threads are used again.
+-- | The threads of an HTTP\/2 connection, over connections in memory: what is sent together, who waits for whom, and
+-- which threads are used again.
 module Spec.Engine
   ( tests,
   )
@@ -189,7 +189,8 @@ settled mine = do
 counting :: IORef Int -> Connection -> Connection
 counting sends (Connection ops state) = Connection ops {opSendMany = \s deadline strings -> atomicModifyIORef' sends (\n -> (n + 1, ())) >> opSendMany ops s deadline strings} state
 
--- | A GET for /, and for a path, and the head of a POST, with http and a literal authority, in HPACK with its static table.
+-- | A GET for /, and for a path, and the head of a POST, with http and a literal authority, in HPACK with its static
+-- table.
 get, post :: Int -> ByteString
 get n = frame typeHeaders (flagEndHeaders + flagEndStream) n (B.pack [0x82, 0x86, 0x84, 0x41, 1, 0x61])
 post n = frame typeHeaders flagEndHeaders n (B.pack [0x83, 0x86, 0x84, 0x41, 1, 0x61])

@@ -254,8 +254,8 @@ data Core = Core
     -- | When the last stream ended, and when data were last sent or read.
     coreIdleSince :: !Instant,
     coreProgress :: !Instant,
-    -- | Frames to send before other data, the last one first; the bytes of data in them; the number of those that a client
-    -- can cause without end.
+    -- | Frames to send before other data, the last one first; the bytes of data in them; the number of those that a
+    -- client can cause without end.
     coreQueue :: [Frame],
     coreQueued :: !Int,
     coreAnswers :: !Int,
@@ -272,8 +272,8 @@ data Phase = AwaitPreface | AwaitSettings | Open | Ended
 data Drain = NoDrain | Announced !Instant | Draining
   deriving (Eq, Show)
 
--- | The measurement of what applications read in a round trip: it may begin at that time, or a PING is under way. The flag
--- says that the last one has enlarged windows.
+-- | The measurement of what applications read in a round trip: it may begin at that time, or a PING is under way. The
+-- flag says that the last one has enlarged windows.
 data Probe = NotProbing !Instant !Bool | Probing !Bool
   deriving (Eq, Show)
 

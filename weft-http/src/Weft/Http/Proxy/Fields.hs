@@ -67,8 +67,9 @@ isReplaced name = case B.length folded of
   where
     folded = CI.foldedCase name
 
--- | The protocols to which the client asks to switch (RFC 9110, 7.8), if that can be passed on: by a request of HTTP\/1.1
--- without a body, and to protocols that are not HTTP or TLS, which the two ends would go on to speak without the proxy.
+-- | The protocols to which the client asks to switch (RFC 9110, 7.8), if that can be passed on: by a request of
+-- HTTP\/1.1 without a body, and to protocols that are not HTTP or TLS, which the two ends would go on to speak without
+-- the proxy.
 askedUpgrades :: Wai.Request -> [ByteString]
 askedUpgrades request
   | Wai.httpVersion request == http11, noBody, not (any isHttp asked) = asked
