@@ -93,19 +93,13 @@ placeOf shift address = fromIntegral ((address * 0x9e3779b97f4a7c15) `unsafeShif
 
 -- | Set the port of an address.
 insertAddress :: MacAddress -> PortNo -> AddressTable -> AddressTable
-insertAddress mac@(MacAddress m) port table
-  | tableFresh table >= max leastFresh (n `div` 8) = rebuilt n' tree' (entries (tableArray table))
-  | otherwise =
-    table
-      { tableCount = n',
-        tableTree = tree',
-        tableFresh = tableFresh table + 1,
-        tableOverriding = tableOverriding table || findWord (tableArray table) (tableShift table) m /= 0
-      }
+insertAddress mac@(MacAddress m) port table@AddressTable {tableArray = array, tableShift = shift, tableCount = n}
+  | tableFresh table >= max leastFresh (n `div` 8) = rebuilt n' tree' (entries array)
+  | otherwise = table {tableCount = n', tableTree = tree', tableFresh = tableFresh table + 1, tableOverriding = overriding}
   where
-    n = tableCount table
     tree' = IntMap.insert (fromIntegral m) port (tableTree table)
     n' = maybe (n + 1) (const n) (lookupAddress mac table)
+    overriding = tableOverriding table || findWord array shift m /= 0
 
 -- | Keep only the addresses whose port satisfies the predicate.
 filterPorts :: (PortNo -> Bool) -> AddressTable -> AddressTable
