@@ -4,7 +4,8 @@ SITE ?= site
 PORT ?= 8080
 PREFIX ?= /usr/local
 MATRIX ?= 9.6 9.10
-# Of `make verify`: random schedules for each of the simulator's scenarios, commands in lockstep on each machine, and the soak.
+# Of `make verify`: random schedules for each of the simulator's scenarios, commands in lockstep on each machine, and
+# the soak.
 SIM_SECONDS ?= 30
 LOCKSTEP ?= 100000
 TCP_SEEDS ?= 5000

@@ -2,8 +2,8 @@
  *
  * Two threads hand a token to each other through pipes. With the token a thread adds to a word that both share: a
  * transfer for the read and one for the write. It writes to a word beside one of the other thread's: one transfer, of
- * false sharing. And it writes to a word on a line of its own: none. So a round trip takes six, and it is counted by one
- * call of send(2). */
+ * false sharing. And it writes to a word on a line of its own: none. So a round trip takes six, and it is counted by
+ * one call of send(2). */
 #define _GNU_SOURCE
 #include "peer.h"
 #include <pthread.h>

@@ -3,8 +3,8 @@
  * It keeps a directory of all lines of 64 bytes: which agents have a copy, and which one wrote last. A transfer is a
  * read of a line that another agent has written since, or a write to a line of which another agent has a copy: MSI with
  * caches of any size, so no line moves because there is no room. It begins empty when the counting begins: what a line
- * held before is nobody's. An agent is a capability of GHC's run-time system, by the one that an OS thread has held most
- * often; of other programs, an OS thread.
+ * held before is nobody's. An agent is a capability of GHC's run-time system, by the one that an OS thread has held
+ * most often; of other programs, an OS thread.
  *
  * Arguments: in=FIFO         commands, one byte each: s begin to count, e end and write the result
  *            out=FILE        the result; it appears when it is complete. FILE.begun appears when the counting has begun
@@ -19,8 +19,8 @@
  *   lost COUNT                 accesses that found no room in the tables
  *   map ...                    a line of /proc/self/maps
  *
- * The declarations are those functions of QEMU's documented interface (version 1, qemu-plugin.h) that are used: the header
- * is in no package of Debian. */
+ * The declarations are those functions of QEMU's documented interface (version 1, qemu-plugin.h) that are used: the
+ * header is in no package of Debian. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>

@@ -5,25 +5,16 @@
 module Main (main) where
 
 import ClientWork
-import Control.Concurrent (forkFinally, newEmptyMVar, putMVar, runInUnboundThread, takeMVar)
+import Control.Concurrent (forkFinally, newEmptyMVar, putMVar, takeMVar)
 import Control.Exception (throwIO)
 import Measure
 import Network.HTTP.Client (defaultManagerSettings)
-import Text.Read (readMaybe)
 
 main :: IO ()
-main = do
-  given <- arguments
-  case given of
-    what : numbers | Just ns <- mapM readMaybe numbers -> runInUnboundThread (measure what ns)
-    _ -> expected
-  hear
-  where
-    measure what ns = case (what, ns) of
-      ("http-client", [port, size, threads, each]) -> httpClient defaultManagerSettings port size threads each
-      ("await", [n]) -> awaited n forkAndAwait
-      _ -> expected
-    expected = usage "http-client PORT SIZE CONNECTIONS REQUESTS | await N"
+main = modes "http-client PORT SIZE CONNECTIONS REQUESTS | await N" $ \what ns -> case (what, ns) of
+  ("http-client", [port, size, threads, each]) -> Just (httpClient defaultManagerSettings port size threads each)
+  ("await", [n]) -> Just (awaited n forkAndAwait)
+  _ -> Nothing
 
 forkAndAwait :: IO ()
 forkAndAwait = do

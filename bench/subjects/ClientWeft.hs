@@ -9,7 +9,6 @@
 module Main (main) where
 
 import ClientWork
-import Control.Concurrent (runInUnboundThread)
 import Control.Exception (bracket)
 import Control.Monad (forM, when)
 import qualified Data.ByteString as B
@@ -18,7 +17,6 @@ import GHC.Clock (getMonotonicTimeNSec)
 import Measure
 import Network.Socket (Family (AF_INET), SockAddr (..), SocketType (Stream), bind, close, defaultProtocol, listen, socket, socketPort, tupleToHostAddress)
 import System.Exit (die)
-import Text.Read (readMaybe)
 import Weft.Dial
 import Weft.Duration
 import Weft.Http.Client
@@ -28,22 +26,14 @@ import qualified Weft.Socket as Weft
 import Weft.Transport (deadlineIn)
 
 main :: IO ()
-main = do
-  given <- arguments
-  case given of
-    what : numbers | Just ns <- mapM readMaybe numbers -> runInUnboundThread (measure what ns)
-    _ -> expected
-  hear
-  where
-    measure what ns = case (what, ns) of
-      ("get", [port, size, threads, each]) -> gets port size threads each
-      ("http-client", [port, size, threads, each]) -> httpClient weftManagerSettings port size threads each
-      ("await", [n]) -> withScope (\scope -> awaited n (fork scope (pure ()) >>= await))
-      ("dial-refused", [n]) -> dialling $ \good _ dead -> late n (seconds 10) 0 True [dead, good]
-      ("dial-silent", [n]) -> dialling $ \good silent _ -> late n (seconds 10) 0.25 True [silent, good]
-      ("dial-dead", [n]) -> dialling $ \_ silent _ -> late n (milliseconds 300) 0.3 False [silent, silent]
-      _ -> expected
-    expected = usage "get|http-client PORT SIZE CONNECTIONS REQUESTS | await N | dial-refused|dial-silent|dial-dead N"
+main = modes "get|http-client PORT SIZE CONNECTIONS REQUESTS | await N | dial-refused|dial-silent|dial-dead N" $ \what ns -> case (what, ns) of
+  ("get", [port, size, threads, each]) -> Just (gets port size threads each)
+  ("http-client", [port, size, threads, each]) -> Just (httpClient weftManagerSettings port size threads each)
+  ("await", [n]) -> Just (withScope (\scope -> awaited n (fork scope (pure ()) >>= await)))
+  ("dial-refused", [n]) -> Just (dialling $ \good _ dead -> late n (seconds 10) 0 True [dead, good])
+  ("dial-silent", [n]) -> Just (dialling $ \good silent _ -> late n (seconds 10) 0.25 True [silent, good])
+  ("dial-dead", [n]) -> Just (dialling $ \_ silent _ -> late n (milliseconds 300) 0.3 False [silent, silent])
+  _ -> Nothing
 
 -- | The URL is parsed once, as @http-client@'s is.
 gets :: Int -> Int -> Int -> Int -> IO ()

@@ -1,8 +1,8 @@
 -- |
 -- Description : The work of a client
 --
--- What the subjects of the benchmark @client@ share: many threads that make requests over kept connections, such requests
--- by the package @http-client@, and threads that are awaited one after the other.
+-- What the subjects of the benchmark @client@ share: many threads that make requests over kept connections, such
+-- requests by the package @http-client@, and threads that are awaited one after the other.
 module ClientWork
   ( requests,
     httpClient,
@@ -50,12 +50,4 @@ httpClient settings port size threads each = do
 
 -- | Run an action so many times, which forks a thread and awaits it.
 awaited :: Int -> IO () -> IO ()
-awaited n act = do
-  spent <- spending (replicateM_ n act)
-  say
-    [ ("ns_per_op", 1e9 * spentWall spent / fromIntegral n),
-      ("cpu_us_per_op", 1e6 * spentCpu spent / fromIntegral n),
-      ("alloc_bytes_per_op", spentBytes spent / fromIntegral n),
-      ("wall_s", spentWall spent),
-      ("cpu_s", spentCpu spent)
-    ]
+awaited n act = spending (replicateM_ n act) >>= say . perOperation n

@@ -31,14 +31,7 @@ pushing push count = do
   deadline <- newIdleTimer 30000000 (writeIORef fired True)
   spent <- spending (times count (push deadline))
   early <- readIORef fired
-  if early
-    then die "the deadline came"
-    else
-      say
-        [ ("ns_per_op", 1e9 * spentWall spent / fromIntegral count),
-          ("cpu_s", spentCpu spent),
-          ("alloc_bytes_per_op", spentBytes spent / fromIntegral count)
-        ]
+  if early then die "the deadline came" else say (perOperation count spent)
   hear
 {-# INLINE pushing #-}
 

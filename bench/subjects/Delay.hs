@@ -27,10 +27,5 @@ delays threads = do
   spent <- spending $ do
     replicateM_ threads (forkIO (threadDelay 1000 >> arrive finished))
     await finished
-  say
-    [ ("wall_s", spentWall spent),
-      ("cpu_s", spentCpu spent),
-      ("ns_per_op", 1e9 * spentWall spent / fromIntegral threads),
-      ("alloc_bytes_per_op", spentBytes spent / fromIntegral threads)
-    ]
+  say (perOperation threads spent)
   hear

@@ -60,10 +60,5 @@ delays new n = do
   threadDelay 1
   Counter one wait <- new
   spent <- spending (replicateM_ n (forkIO (threadDelay 1000 >> one)) >> wait)
-  say
-    [ ("wall_s", spentWall spent),
-      ("cpu_s", spentCpu spent),
-      ("ns_per_op", 1e9 * spentWall spent / fromIntegral n),
-      ("alloc_bytes_per_op", spentBytes spent / fromIntegral n)
-    ]
+  say (perOperation n spent)
   hear

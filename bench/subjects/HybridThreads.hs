@@ -5,9 +5,9 @@
 -- talk through pipes (2007, section 5.1). One line of figures each.
 module Main (main) where
 
-import Control.Concurrent (getNumCapabilities, newEmptyMVar, putMVar, readMVar, runInUnboundThread, threadDelay)
-import Control.Concurrent.MVar (MVar)
+import Control.Concurrent (getNumCapabilities, threadDelay)
 import Control.Monad (forM, forM_, replicateM, replicateM_, void, when)
+import Countdown
 import Data.Word (Word8)
 import Foreign.C.Types (CInt (..))
 import Foreign.Marshal.Alloc (mallocBytes)
@@ -17,60 +17,28 @@ import Measure
 import System.Exit (die)
 import System.Posix.IO (createPipe)
 import System.Posix.Types (Fd (..))
-import Text.Read (readMaybe)
 import Weft.Hybrid (Descriptor, Hybrid, adopt, fork, milliseconds, nonBlocking, ret, run, sleep, yield)
 import Weft.Hybrid.Pipe
 import Weft.Sys (WordArray, addWord, newWordArray, peekWord)
 
 main :: IO ()
-main = do
-  given <- arguments
-  case given of
-    what : numbers | Just ns <- mapM readMaybe numbers -> runInUnboundThread (run (pure ()) >> measure what ns)
-    _ -> expected
-  hear
+main = modes "memory N | yield THREADS TIMES | fork N | sleep N | share N | fifo PAIRS IDLE SECONDS" $ \what ns -> case (what, ns) of
+  ("memory", [n]) -> begun (memory n)
+  ("yield", [n, m]) -> begun (switches n m)
+  ("fork", [n]) -> begun (forks n)
+  ("sleep", [n]) -> begun (sleeps n)
+  ("share", [n]) -> begun (share n)
+  ("fifo", [pairs, idle, time]) -> begun (fifo pairs idle time)
+  _ -> Nothing
   where
-    measure what ns = case (what, ns) of
-      ("memory", [n]) -> memory n
-      ("yield", [n, m]) -> switches n m
-      ("fork", [n]) -> forks n
-      ("sleep", [n]) -> sleeps n
-      ("share", [n]) -> share n
-      ("fifo", [pairs, idle, time]) -> fifo pairs idle time
-      _ -> expected
-    expected = usage "memory N | yield THREADS TIMES | fork N | sleep N | share N | fifo PAIRS IDLE SECONDS"
-
--- | The number of threads that have not finished, and an action that waits for them.
-data Countdown = Countdown !WordArray !(MVar ())
-
-countdown :: Int -> IO Countdown
-countdown n = do
-  cells <- newWordArray 1
-  void (addWord cells 0 n)
-  Countdown cells <$> newEmptyMVar
-
-arrive :: Countdown -> IO ()
-arrive (Countdown cells done) = do
-  before <- addWord cells 0 (-1)
-  when (before == 1) (putMVar done ())
-
-await :: Countdown -> IO ()
-await (Countdown _ done) = readMVar done
-
--- | Figures of something that was done this many times.
-each :: Int -> Spent -> [(String, Double)]
-each n spent =
-  [ ("ns_per_op", 1e9 * spentWall spent / fromIntegral n),
-    ("alloc_bytes_per_op", spentBytes spent / fromIntegral n),
-    ("wall_s", spentWall spent),
-    ("cpu_s", spentCpu spent)
-  ]
+    -- The loops are there before.
+    begun act = Just (run (pure ()) >> act)
 
 -- | Threads that loop on yield, each with a number of its own: what the collector counts, once all have had a turn.
 memory :: Int -> IO ()
 memory n = do
   empty <- liveBytes
-  started <- countdown n
+  started <- newCountdown n
   let looping, begin :: Int -> Hybrid ()
       -- The number is compared, as it would not be kept otherwise.
       looping k = if k < 0 then ret else yield >> looping (k + 1)
@@ -86,33 +54,33 @@ memory n = do
 
 switches :: Int -> Int -> IO ()
 switches n m = do
-  over <- countdown n
+  over <- newCountdown n
   let go :: Int -> Hybrid ()
       go 0 = nonBlocking (arrive over)
       go i = yield >> go (i - 1)
   spent <- spending (run (replicateM_ n (fork (go m))) >> await over)
-  say (each (n * m) spent)
+  say (perOperation (n * m) spent)
 
 forks :: Int -> IO ()
 forks n = do
-  over <- countdown n
+  over <- newCountdown n
   spent <- spending (run (replicateM_ n (fork (nonBlocking (arrive over)))) >> await over)
-  say (each n spent)
+  say (perOperation n spent)
 
 sleeps :: Int -> IO ()
 sleeps n = do
-  over <- countdown n
+  over <- newCountdown n
   spent <- spending (run (replicateM_ n (fork (sleep (milliseconds 1) >> nonBlocking (arrive over)))) >> await over)
-  say (each n spent)
+  say (perOperation n spent)
 
 -- | Threads that compute for 0.025 to 2.5 ms: how much longer it takes than an equal part of the work for each core.
 share :: Int -> IO ()
 share n = do
   cores <- getNumCapabilities
   alone <- spending (mapM_ (\c -> work c `seq` pure ()) costs)
-  over <- countdown n
+  over <- newCountdown n
   spent <- spending (run (forM_ costs (\c -> fork (nonBlocking (work c `seq` arrive over)))) >> await over)
-  say (("over_ideal_ratio", spentWall spent * fromIntegral cores / spentWall alone) : each n spent)
+  say (("over_ideal_ratio", spentWall spent * fromIntegral cores / spentWall alone) : perOperation n spent)
   where
     costs = [((i * 7919) `mod` 100 + 1) * 20000 | i <- [1 .. n]]
 

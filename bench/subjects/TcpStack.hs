@@ -7,8 +7,8 @@
 -- are answered by N bytes). @idle N@: what each of N established connections that do nothing takes, from a peer in
 -- the program, as JSON. @receive N@: N segments of 1,448 bytes from a peer in the program, 32 at a time; @send N@: N
 -- segments to it; @rr CONNECTIONS N@: N rounds of 64 bytes that are echoed on each connection. These print the bytes
--- allocated for each; instructions are counted by callgrind. @tails N@: how many of N bursts whose last segments were lost had to
--- wait for a timeout, in simulated time, as JSON.
+-- allocated for each; instructions are counted by callgrind. @tails N@: how many of N bursts whose last segments were
+-- lost had to wait for a timeout, in simulated time, as JSON.
 module Main (main) where
 
 import Control.Concurrent

@@ -36,17 +36,8 @@ timeouts threads each = do
   wrong <- readIORef failed
   if wrong || started /= 1
     then die "a timeout fired"
-    else
-      say
-        [ ("ns_per_op", 1e9 * spentWall spent / count),
-          ("cpu_us_per_op", 1e6 * spentCpu spent / count),
-          ("alloc_bytes_per_op", spentBytes spent / count),
-          ("wall_s", spentWall spent),
-          ("cpu_s", spentCpu spent)
-        ]
+    else say (perOperation (threads * each) spent)
   hear
-  where
-    count = fromIntegral (threads * each)
 
 -- | The sum of the results of this many runs of the action within the limit.
 limited :: Int -> IO Int -> IO Int

@@ -6,8 +6,8 @@
 -- The application is the same for all builds; the server below it is Weft's engine, or Warp on GHC's own manager or
 -- relinked.
 --
--- @GET \/@ answers five bytes, @GET \/browser@ the same with five fields, @POST \/echo@ the body that came; @POST \/upload@
--- reads a body and answers five bytes.
+-- @GET \/@ answers five bytes, @GET \/browser@ the same with five fields, @POST \/echo@ the body that came; @POST
+-- \/upload@ reads a body and answers five bytes.
 module Main (main) where
 
 import Control.Monad (unless)

@@ -6,8 +6,10 @@
 -- The application of @weft-bench web@, the same on Weft and on Warp:
 --
 -- * @\/sum?a=13&b=42@ answers the sum of the numbers in the query and, of a POST, in the body;
--- * @\/items?m=3@ answers fifty items in JSON, whose totals are multiplied by that number, so that the JSON is made for each request, compressed for clients that accept gzip;
--- * @\/database?min=1000&max=2000@ answers the items of a table in PostgreSQL with a price in that range, fifty at most;
+-- * @\/items?m=3@ answers fifty items in JSON, whose totals are multiplied by that number, so that the JSON is made for
+--   each request, compressed for clients that accept gzip;
+-- * @\/database?min=1000&max=2000@ answers the items of a table in PostgreSQL with a price in that range, fifty at
+--   most;
 -- * @\/upload@ reads a body, and answers how many bytes it has;
 -- * @\/echo@ is a WebSocket that echoes;
 -- * @\/weft.Bench\/Sum@ is a method of gRPC, whose message has two numbers of four bytes.

@@ -165,7 +165,8 @@ int weft_connected(int fd) {
 }
 
 /* Progress of a TCP peer, on Linux: the number of bytes that it has acknowledged. The result is the sum of 1, if none of
- * the bytes that filled the kernel's buffer have left it, and 2, if bytes or the end of the stream are not acknowledged. */
+ * the bytes that filled the kernel's buffer have left it, and 2, if bytes or the end of the stream are not
+ * acknowledged. */
 int weft_send_progress(int fd, int64_t *acknowledged) {
 #ifdef __linux__
   struct tcp_info info;

@@ -170,8 +170,8 @@ abortAtClose n = withStream n eBadf (\i s -> 0 <$ putStream i s {streamAborts = 
 socketPorts :: Int -> IO (Maybe (Int, Int))
 socketPorts n = withStream n Nothing (\_ s -> pure (Just (streamPort s, streamRemote s)))
 
--- | The number of bytes that the peer has received, whether the send buffer is full, and whether there are bytes that it
--- has not received.
+-- | The number of bytes that the peer has received, whether the send buffer is full, and whether there are bytes that
+-- it has not received.
 sendingProgress :: Int -> IO (Either Int (Int, Bool, Bool))
 sendingProgress n = withStream n (Left eBadf) $ \_ s -> do
   peer <- maybe (pure Nothing) streamNumbered (streamPeer s)

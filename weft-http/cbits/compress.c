@@ -1,6 +1,7 @@
 /* Content codings in pieces: gzip by zlib (RFC 1952), zstd by libzstd (RFC 8878), brotli by libbrotlienc (RFC 7932).
  *
- * An encoder is used by one thread at a time. No call waits for anything but the processor; one may take milliseconds. */
+ * An encoder is used by one thread at a time. No call waits for anything but the processor; one may take
+ * milliseconds. */
 #include <brotli/encode.h>
 #include <stdint.h>
 #include <stdlib.h>

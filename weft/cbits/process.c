@@ -3,8 +3,8 @@
  * On Linux the child is made by clone(2) with CLONE_VM and CLONE_VFORK, as posix_spawn(3) does: it borrows the memory
  * of the parent, whose thread stands still until the child has executed the program. So a large heap costs nothing, and
  * no lock of another thread is left held in the child, which makes system calls only. Unlike posix_spawn, this says
- * which step has failed, and gets the pidfd with the child, before another part of the program could collect its status.
- * Elsewhere it is fork(2).
+ * which step has failed, and gets the pidfd with the child, before another part of the program could collect its
+ * status. Elsewhere it is fork(2).
  *
  * Between clone and execve, all signals are blocked until those with handlers have their default action again: the
  * handlers are the parent's code, on the parent's memory. A step that fails is reported by a pipe that closes on exec.

@@ -1,7 +1,8 @@
 // The WAI pong application's peer on Go's net/http. GOMAXPROCS says how many cores it uses.
 //
-// GET / answers five bytes, GET /browser the same with five fields, POST /echo the body that came. GET /1k, /16k and /1m
-// answer as many bytes from memory; POST /upload reads the body and answers five bytes. With --certificate and --key it serves HTTPS and HTTP/2.
+// GET / answers five bytes, GET /browser the same with five fields, POST /echo the body that came. GET /1k, /16k and
+// /1m answer as many bytes from memory; POST /upload reads the body and answers five bytes. With --certificate and
+// --key it serves HTTPS and HTTP/2.
 package main
 
 import (

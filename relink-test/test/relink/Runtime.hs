@@ -1,7 +1,8 @@
 -- | What Weft's C code and foreign imports use of GHC's run-time system is in one header, @weft_runtime.h@ of
 -- @weft-core@, and the installed GHC has all of it.
 --
--- These tests compile a program with that header, by gcc and GHC, and read the sources of the packages that are released.
+-- These tests compile a program with that header, by gcc and GHC, and read the sources of the packages that are
+-- released.
 module Runtime (tests) where
 
 import Control.Exception (bracket)
@@ -28,7 +29,8 @@ tests =
 header :: FilePath
 header = ".." </> "weft-core" </> "cbits" </> "weft_runtime.h"
 
--- | The functions that the header lists, by the preprocessor's own reading of it, from a program that needs each of them.
+-- | The functions that the header lists, by the preprocessor's own reading of it, from a program that needs each of
+-- them.
 listed :: IO [String]
 listed = do
   mapM_ needProgram ["gcc", "ghc"]

@@ -208,8 +208,8 @@ limited setting = do
     later <- pure (rs == [(Nothing, Nothing)])
     pure (holdsThat [(later || rs `elem` [[(Just 7, Nothing)], [(Nothing, Just 7)]], "got " <> show rs)])
 
--- | A thread goes to another loop within a time limit, which the first loop still keeps: its exception may be on the way
--- when the action ends.
+-- | A thread goes to another loop within a time limit, which the first loop still keeps: its exception may be on the
+-- way when the action ends.
 limitedElsewhere :: Setting -> IO Scenario
 limitedElsewhere setting = do
   got <- newIORef []

@@ -64,9 +64,9 @@ scenario resumed = do
           _ -> Just ("it went on with " <> show how <> ", and " <> show sent <> " exceptions are left")
   pure (Scenario ([parker, sender] <> [resumer | resumed]) check)
 
--- | A thread without an identity is the first in a queue, with the number 0. A second thread, with an identity, is about
--- to wait there too when an exception is sent to it. Afterwards the first one waits as before, and the second one has
--- continued exactly once, with the exception.
+-- | A thread without an identity is the first in a queue, with the number 0. A second thread, with an identity, is
+-- about to wait there too when an exception is sent to it. Afterwards the first one waits as before, and the second one
+-- has continued exactly once, with the exception.
 besideAnother :: IO Scenario
 besideAnother = do
   scheduler <- still

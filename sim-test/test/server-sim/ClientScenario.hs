@@ -3,9 +3,9 @@
 
 -- |
 -- The web client and the web server together on the simulated machine, also with a relay between them that splits what
--- it passes on, and cuts connections. Whatever happens: an answer is the whole answer to its own request, a request that
--- may not be repeated is run once at most, nothing fails without a cause, and nothing that the server has answered is lost
--- unless a connection was cut.
+-- it passes on, and cuts connections. Whatever happens: an answer is the whole answer to its own request, a request
+-- that may not be repeated is run once at most, nothing fails without a cause, and nothing that the server has answered
+-- is lost unless a connection was cut.
 module ClientScenario
   ( clientTests,
   )
@@ -126,8 +126,8 @@ data Relay
 relayPort :: Int
 relayPort = 9000
 
--- | Run clients behind a relay to the server, which treats its first connections as it is told, and passes on all of the
--- others. Returns the number of connections.
+-- | Run clients behind a relay to the server, which treats its first connections as it is told, and passes on all of
+-- the others. Returns the number of connections.
 relaying :: [Relay] -> IO () -> IO Int
 relaying kinds clients = do
   over <- Base.newIORef False
@@ -211,8 +211,8 @@ cutSomewhere setting = do
   connections <- newIORef 0
   serving setting (behind [CutsWithin 1400, CutsWithin 400] record connections (\_ send -> mixed >>= mapM_ send) (lawful 2 record))
 
--- | An answer is cut before its first byte: on a new connection the request fails, and on a kept one it is run again if it
--- may be. The numbers are of the answer that is cut, of requests that fail, and of times that the last one is run.
+-- | An answer is cut before its first byte: on a new connection the request fails, and on a kept one it is run again if
+-- it may be. The numbers are of the answer that is cut, of requests that fail, and of times that the last one is run.
 unanswered :: Int -> (ByteString -> Asked) -> Int -> Int -> Make
 unanswered k asked failures runs setting = do
   record <- newRecord

@@ -37,8 +37,8 @@ patient = seconds 100000000
 
 -- Drains ----------------------------------------------------------------------------------
 
--- | A client connects and sends a request while a drain begins, and others do at some moment of the drain. Each that was
--- connected is answered.
+-- | A client connects and sends a request while a drain begins, and others do at some moment of the drain. Each that
+-- was connected is answered.
 established :: Int -> Make
 established others setting = do
   seen <- unseen
@@ -179,8 +179,8 @@ brokenOff kind setting = do
         pure [(end == Reset, "it was sent " <> show (C.unpack bytes) <> ", " <> show end)]
   serving setting plan {planWaits = kind /= Stopped, planBeside = \_ -> when (kind == Stopped) (void (takeMVar begun))}
 
--- | A server is stopped while its applications run, each of which needs 1.5 seconds to clean up. When it has ended, none
--- of them runs; they were told to end at the same time.
+-- | A server is stopped while its applications run, each of which needs 1.5 seconds to clean up. When it has ended,
+-- none of them runs; they were told to end at the same time.
 noneLeft :: Make
 noneLeft setting = do
   seen <- replicateM 3 unseen

@@ -15,7 +15,8 @@ import Simulation (Scenario (..))
 import Test.Tasty
 import Weft.Blocking.Pool
 
--- | Callers, each with a call that makes another one, on a pool of some threads. The first of them may be killed meanwhile.
+-- | Callers, each with a call that makes another one, on a pool of some threads. The first of them may be killed
+-- meanwhile.
 calling :: Int -> Int -> Bool -> IO Scenario
 calling threads callers killing = do
   bootKernel noFaults

@@ -1,6 +1,6 @@
 -- |
--- "Weft.Scope" while its threads return, fail and are killed: none outlives its scope, no exception is lost, nobody waits
--- for ever.
+-- "Weft.Scope" while its threads return, fail and are killed: none outlives its scope, no exception is lost, nobody
+-- waits for ever.
 module ScopeScenario
   ( scopeTests,
   )

@@ -1,7 +1,8 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- A web server's program on the simulated machine, applications for it, and clients that use the model kernel's sockets.
+-- A web server's program on the simulated machine, applications for it, and clients that use the model kernel's
+-- sockets.
 module ServerMachine
   ( -- * The server
     Setting (..),

@@ -1,5 +1,5 @@
-// Go's client of HTTP: `client.go URL [VERSION]`. Prints "ok", or ends with what was wrong. With a version (1 or 2) of HTTP it
-// speaks TLS and does not look at the certificate.
+// Go's client of HTTP: `client.go URL [VERSION]`. Prints "ok", or ends with what was wrong. With a version (1 or 2) of
+// HTTP it speaks TLS and does not look at the certificate.
 package main
 
 import (

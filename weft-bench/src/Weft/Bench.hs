@@ -215,9 +215,9 @@ refuse :: Text -> IO a
 refuse text = reportText ("weft-bench: " <> text) >> exitWith (ExitFailure 2)
 
 -- | Run benchmarks one after another, and print each result as soon as it is final. The action also gets the result as
--- JSON: after the first rounds, and when it is final. If there is a limit, further rounds come last: what is left of the
--- time goes to the bounds in doubt of all benchmarks. If there are several benchmarks, a table of all bounds follows. If an
--- exception ends this, the results that were to get further rounds are printed, too.
+-- JSON: after the first rounds, and when it is final. If there is a limit, further rounds come last: what is left of
+-- the time goes to the bounds in doubt of all benchmarks. If there are several benchmarks, a table of all bounds
+-- follows. If an exception ends this, the results that were to get further rounds are printed, too.
 measureEach :: Options -> [Benchmark] -> (Benchmark -> Outcome -> Builder -> IO ()) -> IO [(Benchmark, Outcome, Builder)]
 measureEach options benchmarks done = do
   machine <- machineFacts

@@ -69,8 +69,8 @@ client =
       ]
 
 -- | Status, length and what becomes of the connection, for a request on a connection that has these bytes, then these
--- pieces, and then ends. The action is run before each piece. If the bytes say that there are chunks, each piece but the
--- last is one.
+-- pieces, and then ends. The action is run before each piece. If the bytes say that there are chunks, each piece but
+-- the last is one.
 measured :: Instant -> ByteString -> [ByteString] -> IO () -> IO (Int, Int, After)
 measured due begins pieces pause = do
   left <- newIORef (begins : if "chunked" `B.isInfixOf` begins then map chunk (init pieces) <> [last pieces] else pieces)

@@ -34,7 +34,7 @@ import Weft.Bench.Stats (percentile, summaryMedian)
 import Weft.Bench.Types
 import Weft.Bench.Units (withUnit)
 import Weft.Bench.Url (tallyMetrics)
-import Weft.Bench.UrlLoad (Tally (..), unsent)
+import Weft.Bench.UrlLoad.Tally (Tally (..), unsent)
 import Weft.Test.Browser (inBrowser)
 import Weft.Test.Skip (testCase)
 
@@ -266,7 +266,8 @@ verdicts =
     [ testCase "less, the same, more; too few" $ do
         let against = changeOf . map (\r -> (8 * r, 8))
         map against [[0.1, 0.2, 0.3, 0.4, 0.5], [0.9, 1.0, 1.1, 1.0, 1.0], [2, 3, 4, 5, 6], [0.1, 0.1, 0.1, 0.1], []] @?= [Just (Less 0.3), Just Same, Just (More 4), Just TooFew, Nothing]
-        -- Five rounds that agree in their direction only are no change, seven are one. With more there may be exceptions.
+        -- Five rounds that agree in their direction only are no change, seven are one. With more there may be
+        -- exceptions.
         let drifting n = changeOf . zipWith (\base r -> (base * r, base)) (take n (iterate (* 2) 1))
         map (\n -> drifting n (replicate n 1.1)) [5, 6, 7] @?= [Just Same, Just Same, Just (More 1.1)]
         map (\n -> drifting n (0.9 : replicate (n - 1) 1.1)) [9, 10] @?= [Just Same, Just (More 1.1)]
@@ -315,8 +316,8 @@ verdicts =
     firm runs = any (`says` runs) ["better off", "saves one kind of time", "none: "]
     samplesOfNoise = 1500
 
--- | Endless pairs of runs with wall-clock and CPU times from one distribution: that many rounds, with noise of a relative
--- size. The noise of the two kinds of time is independent, which makes a false verdict most likely.
+-- | Endless pairs of runs with wall-clock and CPU times from one distribution: that many rounds, with noise of a
+-- relative size. The noise of the two kinds of time is independent, which makes a false verdict most likely.
 equalSubjects :: Int -> Double -> [[Run]]
 equalSubjects n noise = go (iterate next 1)
   where

@@ -1,5 +1,6 @@
--- | @weft-bench cbench@ against fake controllers of known behaviour: some answer twice, some lose answers, one hangs up. The
--- counts of the command are compared with what the controllers did. The controllers handle bytes, without Weft's codec.
+-- | @weft-bench cbench@ against fake controllers of known behaviour: some answer twice, some lose answers, one hangs
+-- up. The counts of the command are compared with what the controllers did. The controllers handle bytes, without
+-- Weft's codec.
 module Cbench (tests) where
 
 import Control.Concurrent

@@ -1,12 +1,12 @@
 -- | Cache lines that Weft moves between capabilities.
 --
 -- Requests of different connections need no line in common (@doc\/rationale\/cores.md@). QEMU's user mode runs a server
--- with eight capabilities, one request is in flight at a time, and @weft-bench transfers@ counts the lines that move from
--- one capability to another with Weft's code on a side. No time is measured.
+-- with eight capabilities, one request is in flight at a time, and @weft-bench transfers@ counts the lines that move
+-- from one capability to another with Weft's code on a side. No time is measured.
 --
 -- A word that each request writes moves with seven of eight requests. Lines also move that belong to no request: of the
--- second's date, of threads that change their capability. So the smallest of several counts is taken, and a machine that is
--- too slow is excused.
+-- second's date, of threads that change their capability. So the smallest of several counts is taken, and a machine
+-- that is too slow is excused.
 module Cores (tests) where
 
 import Control.Monad (unless)
@@ -59,8 +59,8 @@ limit, ofServe :: Double
 limit = 0.25
 ofServe = 2
 
--- | Count up to so many times, until a count is low enough. Nothing is known if the kernel gave a capability no connection;
--- if the machine was too slow, it will be again.
+-- | Count up to so many times, until a count is low enough. Nothing is known if the kernel gave a capability no
+-- connection; if the machine was too slow, it will be again.
 smallest :: Double -> Int -> IO (ExitCode, String) -> Assertion
 smallest most times transfers = go times []
   where
@@ -74,8 +74,8 @@ smallest most times transfers = go times []
       unless (slow || "the work was not spread" `isInfixOf` out || code == ExitSuccess && found /= Nothing) (assertFailure out)
       unless (maybe False (<= most) found) (go (if slow then 0 else left - 1) ((found, out) : said))
 
--- | What moves because a value of the whole program was evaluated beside a thread's descriptor: the object by which it is
--- reached until the first collection, a BLACKHOLE, stays where it was made.
+-- | What moves because a value of the whole program was evaluated beside a thread's descriptor: the object by which it
+-- is reached until the first collection, a BLACKHOLE, stays where it was made.
 besideGlobals :: String -> Double
 besideGlobals out = sum [n | moved : _ : "%" : "Weft" : line <- map words (lines out), "BLACKHOLE" `elem` line, Just n <- [readMaybe moved]]
 

@@ -1,7 +1,7 @@
 -- | Limits on the costs of a request of the bare pong (bytes allocated, system calls, instructions), on the bytes that
--- requests of a WAI application and of @weft serve@, for a file and as a proxy, allocate, on the instructions and system
--- calls of a WAI application's connection, on the instructions of its requests over TLS with HTTP/1.1 and HTTP/2, and on
--- the live bytes of an idle connection. They are compared with @bench\/gate.txt@. No time is measured.
+-- requests of a WAI application and of @weft serve@, for a file and as a proxy, allocate, on the instructions and
+-- system calls of a WAI application's connection, on the instructions of its requests over TLS with HTTP/1.1 and
+-- HTTP/2, and on the live bytes of an idle connection. They are compared with @bench\/gate.txt@. No time is measured.
 --
 -- One client sends a request when the server sleeps, so that each request takes the longest path: an event, a
 -- receive, a send, a receive that finds nothing, a wait. With a faster client the last receive would sometimes find
@@ -228,9 +228,10 @@ reported figure p = do
     rest : _ | Just n <- readMaybe (takeWhile isDigit (dropWhile (not . isDigit) rest)) -> pure n
     _ -> assertFailure ("no report: " <> line)
 
--- | The system calls of a run of the pong in which this action is a client of the port. @read@ is not counted, since the run-time
--- system's clock waits for its ticks by it, and @futex@ is not, since threads pass a capability on by it: their numbers
--- depend on the time that a request takes, which differs between runs on a loaded machine. Nor are those of the list.
+-- | The system calls of a run of the pong in which this action is a client of the port. @read@ is not counted, since
+-- the run-time system's clock waits for its ticks by it, and @futex@ is not, since threads pass a capability on by it:
+-- their numbers depend on the time that a request takes, which differs between runs on a loaded machine. Nor are those
+-- of the list.
 traced :: [String] -> Pong -> FilePath -> (PortNumber -> IO ()) -> IO Double
 traced uncounted pong program client = scratch "strace" $ \file -> do
   _ <- subjectOf pong program ["strace", "-c", "-f", "-o", file] $ \p port -> do
@@ -275,9 +276,10 @@ scratch name act = do
   result <- act file
   result <$ removePathForcibly file
 
--- | Count up to ten times, until a count is low enough. Under valgrind the dispatcher takes a yield that was interrupted for
--- one that let a thread run ("Weft.Core.Yield"), and then yields more than it has to: a count is up to twelve percent above
--- the recorded one, which is that of a run in which this happens seldom. More work in each request is in every count.
+-- | Count up to ten times, until a count is low enough. Under valgrind the dispatcher takes a yield that was
+-- interrupted for one that let a thread run ("Weft.Core.Yield"), and then yields more than it has to: a count is up to
+-- twelve percent above the recorded one, which is that of a run in which this happens seldom. More work in each request
+-- is in every count.
 eventually :: String -> IO Double -> Assertion
 eventually metric measure = go (10 :: Int) (1 / 0)
   where

@@ -1,7 +1,7 @@
 -- |
--- Tests that run the program @weft-bench@: what it refuses, pages and comparisons of kept results, loads on servers, programs
--- that are relinked; and the gates, which run it or programs that it measures. The program is @WEFT_BENCH_PROGRAM@, or else
--- @bin\/weft-bench@ of the repository; @weft@ and the subjects lie beside it.
+-- Tests that run the program @weft-bench@: what it refuses, pages and comparisons of kept results, loads on servers,
+-- programs that are relinked; and the gates, which run it or programs that it measures. The program is
+-- @WEFT_BENCH_PROGRAM@, or else @bin\/weft-bench@ of the repository; @weft@ and the subjects lie beside it.
 module Main (main) where
 
 import qualified Benches

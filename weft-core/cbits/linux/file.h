@@ -29,10 +29,10 @@ int weft_file_run(uint8_t opcode, int32_t fd, uint64_t off, uint64_t addr, uint3
 int weft_file_try(uint8_t opcode, int32_t fd, uint64_t off, uint64_t addr, uint32_t len, uint32_t flags);
 
 /* Whether an open without O_NONBLOCK may wait for another process (fifo(7), serial lines): 0 no (regular files,
- * directories, and what does not exist or cannot be opened), 1 yes, or the kernel cannot say so without reading the disk
- * (before Linux 5.12), 2 unknown: the kernel has not cached the path. A ring
- * first tries an open with O_NONBLOCK, if the path is cached; that does not wait for the other end of a named pipe, or
- * fails. With the flag WEFT_OPEN_ASYNC it does not try that. */
+ * directories, and what does not exist or cannot be opened), 1 yes, or the kernel cannot say so without reading the
+ * disk (before Linux 5.12), 2 unknown: the kernel has not cached the path. A ring first tries an open with O_NONBLOCK,
+ * if the path is cached; that does not wait for the other end of a named pipe, or fails. With the flag WEFT_OPEN_ASYNC
+ * it does not try that. */
 enum { WEFT_OPEN_ASYNC = 1 };
 int weft_file_open_waits(int32_t fd, uint64_t off, uint64_t addr);
 

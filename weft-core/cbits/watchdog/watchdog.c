@@ -5,8 +5,8 @@
  *
  * A hold begins where the state was written or, if the runner was asleep, where it should have been back: it sleeps for
  * a fifth of the bound at most (Weft.Core.Heartbeat). The watchdog looks when the first hold can exceed the bound, and
- * not before a twentieth of it. So it reports each hold of the bound and a quarter, and the times that it says are right
- * within that quarter.
+ * not before a twentieth of it. So it reports each hold of the bound and a quarter, and the times that it says are
+ * right within that quarter.
  *
  * A block's states, as the watchdog sees them:
  *

@@ -208,8 +208,8 @@ inPlace (WordsOfRun g) f = ofThisRun g >>= f
 newWordArray :: Int -> IO WordArray
 newWordArray n = WordArray <$> newWords (n > manyWords) n
 
--- | Nor is using longer arrays a scheduling point: the descriptors of a hybrid loop, of which most words belong to its own
--- thread. With them the searches of hybrid loops take up to three times as long.
+-- | Nor is using longer arrays a scheduling point: the descriptors of a hybrid loop, of which most words belong to its
+-- own thread. With them the searches of hybrid loops take up to three times as long.
 manyWords :: Int
 manyWords = 16
 

@@ -2,8 +2,8 @@
 -- Lines on standard error, for programs and for what the packages have to report. Any thread may call these functions.
 --
 -- 'System.IO.hPutStrLn' throws if the locale cannot encode a character, as of a file's name in a program that runs with
--- @LC_ALL=C@. It writes each character by a system call of its own, as standard error has no buffer, so that the lines of
--- several threads mingle.
+-- @LC_ALL=C@. It writes each character by a system call of its own, as standard error has no buffer, so that the lines
+-- of several threads mingle.
 module Weft.StandardError
   ( reportLine,
     encoded,
@@ -24,8 +24,8 @@ import System.IO (hFlush, stderr)
 reportLine :: String -> IO ()
 reportLine text = void (try (B.hPut stderr (encoded (text <> "\n")) >> hFlush stderr) :: IO (Either IOException ()))
 
--- | A text in UTF-8, in any locale. Where a character stands for a byte that the locale could not decode, as in names of
--- files, it becomes this byte again ('GHC.IO.Encoding.mkTextEncoding', @\/\/ROUNDTRIP@). Other halves of surrogate
+-- | A text in UTF-8, in any locale. Where a character stands for a byte that the locale could not decode, as in names
+-- of files, it becomes this byte again ('GHC.IO.Encoding.mkTextEncoding', @\/\/ROUNDTRIP@). Other halves of surrogate
 -- pairs, which are no text, become U+FFFD.
 encoded :: String -> ByteString
 encoded = L.toStrict . toLazyByteString . foldMap encode

@@ -1,5 +1,6 @@
 -- |
--- The timer queue of a manager. The suites on simulated machines have another module of this name, whose queue is exact.
+-- The timer queue of a manager. The suites on simulated machines have another module of this name, whose queue is
+-- exact.
 module Weft.TimerQueue
   ( newQueue,
   )

@@ -174,9 +174,9 @@ swapRef (Ref r) !new = IO loop
 
 -- | @casRef r old new@ replaces @old@ by @new@ and returns 'True'; 'False' if the reference holds another pointer.
 -- @old@ is compared as a pointer: it must be what 'readRef' returned. A reader evaluates that, and may then hold the
--- value's pointer, so everything in the reference must be evaluated: once a thunk in the old generation has been evaluated,
--- its pointer differs from that of its value until the next major collection. All operations here evaluate what they
--- store, but for 'writeRef'.
+-- value's pointer, so everything in the reference must be evaluated: once a thunk in the old generation has been
+-- evaluated, its pointer differs from that of its value until the next major collection. All operations here evaluate
+-- what they store, but for 'writeRef'.
 casRef :: Ref a -> a -> a -> IO Bool
 casRef (Ref r) old !new = IO $ \s -> case casMutVar# r old new s of
   (# s', failed, _ #) -> (# s', isTrue# (failed ==# 0#) #)
@@ -289,9 +289,10 @@ newBoxedArray :: Int -> a -> IO (BoxedArray a)
 newBoxedArray (I# n) a = IO $ \s -> case newArray# n a s of
   (# s', arr #) -> (# s', BoxedArray arr #)
 
--- | 'newBoxedArray' for one that all capabilities read on the way of each request, and that is hardly written: it shares
--- no cache line with anything else, such as the end of a thread's descriptor, which is written each time the thread stops. It
--- has 448 elements at least: objects of more than GHC's LARGE_OBJECT_THRESHOLD, 3276 bytes, get blocks of their own.
+-- | 'newBoxedArray' for one that all capabilities read on the way of each request, and that is hardly written: it
+-- shares no cache line with anything else, such as the end of a thread's descriptor, which is written each time the
+-- thread stops. It has 448 elements at least: objects of more than GHC's LARGE_OBJECT_THRESHOLD, 3276 bytes, get blocks
+-- of their own.
 newOwnArray :: Int -> a -> IO (BoxedArray a)
 newOwnArray n = newBoxedArray (max 448 n)
 
@@ -353,8 +354,8 @@ swapOwnRef (OwnRef (BoxedArray arr)) !new = IO loop
         (# s2, _, _ #) -> loop s2
 {-# INLINE swapOwnRef #-}
 
--- | 'updateRef': apply a function to the value, and return the old one. The result is evaluated, and written even if it is
--- the old value.
+-- | 'updateRef': apply a function to the value, and return the old one. The result is evaluated, and written even if it
+-- is the old value.
 updateOwnRef :: OwnRef a -> (a -> a) -> IO a
 updateOwnRef (OwnRef (BoxedArray arr)) f = IO loop
   where

@@ -56,8 +56,8 @@ lawsOfAll make =
 
 -- Overflow -------------------------------------------------------------------------
 
--- | Requests that are made again at once, all of them, complete at once and overflow again: their number would grow with
--- the square of that of the descriptors.
+-- | Requests that are made again at once, all of them, complete at once and overflow again: their number would grow
+-- with the square of that of the descriptors.
 overflowLaws :: IO Backend -> [TestTree]
 overflowLaws make =
   [ law make "hundreds of descriptors ready at once are each reported, a few times at most" $ \b fds -> do
@@ -70,7 +70,8 @@ overflowLaws make =
       (_, copies) <- ready b fds
       found <- poll b NoWait
       readOne r
-      -- Those that are idle now come first. A poll that made some of them and then waited would wait for twenty seconds.
+      -- Those that are idle now come first. A poll that made some of them and then waited would wait for twenty
+      -- seconds.
       more <- untilAll b copies
       filter (`notElem` texts (expected idle)) (texts (found <> more)) @?= texts (expected copies)
   ]

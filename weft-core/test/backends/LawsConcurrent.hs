@@ -265,9 +265,9 @@ lostReport b _ = do
   finished <- churn 4 250 (readMVar lost >> threadDelay 300000) losing
   fmap (!! 1) finished @?= Right 19
 
--- | Threads that each wait for one event in each round, and one that polls. Returns how many rounds each thread finished
--- before all had finished or the action ended. A report may come twice, and as late as in a later round: each thread
--- takes its reports in order from a queue and skips those of earlier rounds.
+-- | Threads that each wait for one event in each round, and one that polls. Returns how many rounds each thread
+-- finished before all had finished or the action ended. A report may come twice, and as late as in a later round: each
+-- thread takes its reports in order from a queue and skips those of earlier rounds.
 churn :: Int -> Int -> IO () -> Backend -> IO (Either String [Int])
 churn threads rounds giveUp b = do
   queues <- replicateM threads newChan

@@ -343,7 +343,8 @@ loopPlants =
 loopMutants :: [Mutant]
 loopMutants = map snd loopPlants
 
--- | Bugs of the web server, of the client, of pools of threads and of idle timers, each with the tests that are to find it.
+-- | Bugs of the web server, of the client, of pools of threads and of idle timers, each with the tests that are to find
+-- it.
 serverPlants :: [(String, Mutant)]
 serverPlants =
   [ ("/epoll/ && /a request in segments/", Mutant "a connection that has ended is still counted" "Scope/Threads.hs" "aliveThreads (Threads ref) = stateAlive <$> readRef ref" "aliveThreads (Threads ref) = stateNext <$> readRef ref"),

@@ -1,6 +1,6 @@
 /* The shims for sockets under sanitizers (scripts/sanitizers): each call with memory of exactly the size that it is
- * given, control data that is truncated and malformed, and a stream in both directions while other threads close sockets
- * that linger.
+ * given, control data that is truncated and malformed, and a stream in both directions while other threads close
+ * sockets that linger.
  *   sockets ROUNDS SEED */
 #define _GNU_SOURCE
 #include <errno.h>

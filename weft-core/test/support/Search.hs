@@ -129,7 +129,8 @@ large test = do
 isFoundWithin :: Int -> TestName -> IO Scenario -> TestTree
 isFoundWithin bound name scenario = testCaseSteps name (\say -> found say scenario (exploreWithin bound))
 
--- | One of the given number of random schedules, from seed 1 on, breaks the scenario, and so does the shortened schedule.
+-- | One of the given number of random schedules, from seed 1 on, breaks the scenario, and so does the shortened
+-- schedule.
 isFoundAtRandom :: Int -> TestName -> IO Scenario -> TestTree
 isFoundAtRandom runs name scenario = testCaseSteps name (\say -> found say scenario (sample 1 runs))
 

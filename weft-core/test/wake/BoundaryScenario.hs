@@ -53,8 +53,8 @@ failures =
     evaluate (throw StackOverflow)
   ]
 
--- | Timers and callbacks, some of which throw, and a handler. All others run, and the manager goes on. Each exception is
--- reported, unless the handler blocks.
+-- | Timers and callbacks, some of which throw, and a handler. All others run, and the manager goes on. Each exception
+-- is reported, unless the handler blocks.
 throwing :: Handler -> Setting -> IO Scenario
 throwing kind setting = do
   x <- machine setting 1
@@ -89,8 +89,8 @@ throwingAtOnce setting = do
     calls <- readIORef reported
     pure (holdsThat [(calls == 2, "reported were " <> show calls)])
 
--- | The runner is thrown at while a timer's callback can be interrupted. The exception ends the loop after the turn, and
--- not in it; it is not reported. Both timers fire.
+-- | The runner is thrown at while a timer's callback can be interrupted. The exception ends the loop after the turn,
+-- and not in it; it is not reported. Both timers fire.
 thrownAt :: Setting -> IO Scenario
 thrownAt setting = do
   x <- machine setting 2

@@ -13,12 +13,12 @@
 -- > main = withStatic defaultStaticSettings "public" $ \static -> run 8080 (staticApp static)
 --
 -- Nothing outside of the folder is served, neither by @..@ in any encoding nor through a symbolic link to the outside
--- (openat2(2), @RESOLVE_BENEATH@). A symbolic link whose target is an absolute path counts as one to the outside, even if
--- it leads to a file of the folder. Such links get the status 403. Where the kernel has no openat2, no symbolic link is
--- followed. Files whose names begin with a dot are not served either, except those in @.well-known@.
+-- (openat2(2), @RESOLVE_BENEATH@). A symbolic link whose target is an absolute path counts as one to the outside, even
+-- if it leads to a file of the folder. Such links get the status 403. Where the kernel has no openat2, no symbolic link
+-- is followed. Files whose names begin with a dot are not served either, except those in @.well-known@.
 --
--- The application can be mounted below a path, by servant's @Raw@ or wai-extra's @mapUrls@ for example: 'staticApp' says
--- how.
+-- The application can be mounted below a path, by servant's @Raw@ or wai-extra's @mapUrls@ for example: 'staticApp'
+-- says how.
 --
 -- @since 0.1.0
 module Weft.Static
@@ -91,11 +91,11 @@ data StaticSettings = StaticSettings
     -- | Media types of files by the suffixes of their names, without the dot in front: they replace the known types, or
     -- join them. A text gets @charset=utf-8@ unless it has a charset.
     staticTypes :: ![(ByteString, ByteString)],
-    -- | The media type of a file by its path below the folder, as @sub\/a.css@, where it is to have another one than its
-    -- suffix says. It may have a charset, too. Called when a file is read, not for each request.
+    -- | The media type of a file by its path below the folder, as @sub\/a.css@, where it is to have another one than
+    -- its suffix says. It may have a charset, too. Called when a file is read, not for each request.
     staticTypeOf :: !(ByteString -> Maybe ByteString),
-    -- | Whether @\/about@ means the file @about.html@ where there is no file @about@ ('cleanUrl'). A folder of that name is
-    -- still at @\/about\/@.
+    -- | Whether @\/about@ means the file @about.html@ where there is no file @about@ ('cleanUrl'). A folder of that
+    -- name is still at @\/about\/@.
     staticCleanUrls :: !Bool,
     -- | Whether files are compressed for clients that accept no precompressed variant of them: by brotli, zstd or gzip,
     -- as the client prefers, and of what it prefers equally in this order. Applies to sizes from 1 KiB to 1 MiB,
@@ -108,8 +108,8 @@ data StaticSettings = StaticSettings
     -- KiB. 'Nothing' is no limit.
     staticOpenFiles :: !(Maybe OpenFiles),
     -- | How many files above 'staticCacheFile' may stay open between responses. One that nobody has asked for in ten
-    -- seconds is closed. Each is a descriptor, for each capability that serves it; 'staticOpenFiles' bounds them too. 0:
-    -- a file is opened for each response.
+    -- seconds is closed. Each is a descriptor, for each capability that serves it; 'staticOpenFiles' bounds them too.
+    -- 0: a file is opened for each response.
     staticKeptFiles :: !Int
   }
 
@@ -207,11 +207,11 @@ staticKept (Static _ root _ _ _) = countKept (rootKept root)
 
 -- | The application.
 --
--- A router that mounts it shortens 'pathInfo', and may leave 'rawPathInfo' as it was. Where both differ, 'pathInfo' is the
--- path of the file: with servant's @\"static\" :> Raw@, the request @\/static\/a.css@ gets the file @a.css@. Redirects to
--- folders are relative to the path of the request, so that they are right below any path; a rewrite that adds or removes
--- segments at the end makes them wrong. A router that sets 'rawPathInfo' to @\/@ for @\/static@ itself, such as
--- @mapUrls@, needs a redirect to @\/static\/@ of its own, or relative links of the index page lead elsewhere.
+-- A router that mounts it shortens 'pathInfo', and may leave 'rawPathInfo' as it was. Where both differ, 'pathInfo' is
+-- the path of the file: with servant's @\"static\" :> Raw@, the request @\/static\/a.css@ gets the file @a.css@.
+-- Redirects to folders are relative to the path of the request, so that they are right below any path; a rewrite that
+-- adds or removes segments at the end makes them wrong. A router that sets 'rawPathInfo' to @\/@ for @\/static@ itself,
+-- such as @mapUrls@, needs a redirect to @\/static\/@ of its own, or relative links of the index page lead elsewhere.
 --
 -- The same 'rawPathInfo' has to mean the same file in all requests, since a file in the cache is found by it, without a
 -- look at 'pathInfo'. Applications that are mounted at different paths may share a 'Static'. One that is mounted needs
@@ -305,15 +305,15 @@ missedAs asked again static@(Static settings root cache since _) request respond
       t <- now
       either id File <$> fetch cache key (\r -> Keep (resourceBytes r + B.length key)) (refresh static t (map B.copy paths))
 
--- | The page that a path stands for with 'staticCleanUrls', if there is no file at the path: @about.html@ for @about@. A
--- path of a folder, or with a suffix that says the type of a file, stands for none.
+-- | The page that a path stands for with 'staticCleanUrls', if there is no file at the path: @about.html@ for @about@.
+-- A path of a folder, or with a suffix that says the type of a file, stands for none.
 cleanUrl :: ByteString -> Maybe ByteString
 cleanUrl path
   | "/" `B.isSuffixOf` path || hasKnownSuffix path = Nothing
   | otherwise = Just (path <> ".html")
 
--- | Look up which of the paths is a file now, given the cache's entry. The instant is when the caller began. A file that
--- may not be read ends the search: another index file, or a listing, could show what it was to hide.
+-- | Look up which of the paths is a file now, given the cache's entry. The instant is when the caller began. A file
+-- that may not be read ends the search: another index file, or a listing, could show what it was to hide.
 refresh :: Static -> Instant -> [ByteString] -> Maybe Resource -> IO (Either Found (Freshness Resource))
 refresh _ _ [] _ = pure (Left Missing)
 refresh static began (path : others) old = do

@@ -1,6 +1,7 @@
 -- |
--- TLS over any connection of "Weft.Transport", for servers and clients, by OpenSSL 3. Supports TLS 1.3, and TLS 1.2 with
--- ephemeral elliptic-curve keys and authenticated encryption; no older versions, no renegotiation, and no early data.
+-- TLS over any connection of "Weft.Transport", for servers and clients, by OpenSSL 3. Supports TLS 1.3, and TLS 1.2
+-- with ephemeral elliptic-curve keys and authenticated encryption; no older versions, no renegotiation, and no early
+-- data.
 --
 -- > server <- newTlsServer defaultTlsServerSettings {tlsCertificates = [CertificateFiles "chain.pem" "key.pem"]}
 -- > secure <- tlsAccept server connection
@@ -14,13 +15,14 @@
 -- since many clients do so and a request of HTTP says where it ends. A protocol whose clients send messages that only
 -- the end of the stream delimits needs an end mark of its own.
 --
--- Errors are 'IOError's. Any thread may use a server. Steps of handshakes run one at a time for each capability, in turn
--- with its other threads; those that sign with a slow key or verify certificates in a safe call, so that others go on.
+-- Errors are 'IOError's. Any thread may use a server. Steps of handshakes run one at a time for each capability, in
+-- turn with its other threads; those that sign with a slow key or verify certificates in a safe call, so that others go
+-- on.
 --
 -- = Which certificates are accepted
 --
--- Chains are verified by OpenSSL (RFC 5280) up to an authority that was given, which need not be a root; keys and hashes
--- need 112 bits of security; revocation is not checked. Beyond that:
+-- Chains are verified by OpenSSL (RFC 5280) up to an authority that was given, which need not be a root; keys and
+-- hashes need 112 bits of security; revocation is not checked. Beyond that:
 --
 -- * Constraints and mappings of policies are not supported: those that are critical are a fault (RFC 5280, 4.2).
 -- * If there is an extended key usage, of the peer's certificate or an authority's, it must name servers' or clients'
@@ -30,8 +32,8 @@
 --   not known.
 --
 -- A server's certificate must have the name or the address that the client asks for among its alternative names; a
--- wildcard stands for the whole leftmost label (RFC 9525, 6.3). Its common name does not count (RFC 9110, 4.3.4). Clients'
--- names are not compared with anything: 'peerCertificates' has them.
+-- wildcard stands for the whole leftmost label (RFC 9525, 6.3). Its common name does not count (RFC 9110, 4.3.4).
+-- Clients' names are not compared with anything: 'peerCertificates' has them.
 --
 -- @since 0.1.0
 module Weft.Tls
@@ -99,9 +101,9 @@ data TlsServerSettings = TlsServerSettings
     -- the handshake fails with the alert @no_application_protocol@ (3.2). A client that offers none gets a connection
     -- without one.
     tlsProtocols :: [ByteString],
-    -- | Zero disables resumption. The server keeps no sessions: its clients do, as tickets that only it can read, so that
-    -- other numbers mean the same. A session is resumed only with the certificate that it began with. Servers that ask for
-    -- client certificates resume none, since a resumed session does not present the certificate again.
+    -- | Zero disables resumption. The server keeps no sessions: its clients do, as tickets that only it can read, so
+    -- that other numbers mean the same. A session is resumed only with the certificate that it began with. Servers that
+    -- ask for client certificates resume none, since a resumed session does not present the certificate again.
     tlsSessions :: Int,
     -- | How long a ticket can be used, in whole seconds. With TLS 1.3 a resumed session has tickets of its own.
     tlsSessionLife :: Duration,
@@ -109,8 +111,8 @@ data TlsServerSettings = TlsServerSettings
     tlsHandshakeTime :: Duration,
     -- | The oldest version that is spoken. A client that offers only older ones gets the alert @protocol_version@.
     tlsLeastVersion :: ProtocolVersion,
-    -- | A file to which the keys of all sessions are appended, in the format that Wireshark reads (@SSLKEYLOGFILE@), so that
-    -- recorded connections can be read. For debugging: whoever has the file can read them too.
+    -- | A file to which the keys of all sessions are appended, in the format that Wireshark reads (@SSLKEYLOGFILE@), so
+    -- that recorded connections can be read. For debugging: whoever has the file can read them too.
     tlsKeyLog :: Maybe FilePath
   }
 
@@ -213,8 +215,8 @@ withoutProtocol protocol server = server {serverSettings = settings {tlsProtocol
     settings = serverSettings server
 
 -- | The certificates that are loaded, in the order of the list, and for each the names of the DNS that it contains, in
--- lower case. A name may have a wildcard for its leftmost label. A client that asks for a name gets the first certificate
--- that contains it ('tlsCertificates').
+-- lower case. A name may have a wildcard for its leftmost label. A client that asks for a name gets the first
+-- certificate that contains it ('tlsCertificates').
 servedNames :: TlsServer -> IO [(CertificateSource, [String])]
 servedNames server = map (fmap servedBy) . loadedCredentials <$> readIORef (serverLoaded server)
 

@@ -2,9 +2,9 @@
 -- Description : Sends the same bytes to several HTTP servers
 --
 -- 2,000 requests, each followed by a second one, go to Weft, nginx, HAProxy, h2o and Node, and to Go and hyper where
--- @make bench-peers@ has built them. Weft must not accept a request that two of the others refuse, nor read two requests
--- where two others read one, nor accept fewer than all of them. Intended differences have a line in "Differences" and in
--- @doc\/http.md@. If one of the first four is missing, nothing is compared.
+-- @make bench-peers@ has built them. Weft must not accept a request that two of the others refuse, nor read two
+-- requests where two others read one, nor accept fewer than all of them. Intended differences have a line in
+-- "Differences" and in @doc\/http.md@. If one of the first four is missing, nothing is compared.
 --
 -- @WEFT_DIFFERENTIAL=seed,count@ draws other requests, or more of them.
 module Main (main) where

@@ -1,6 +1,6 @@
 -- |
--- Tests of the HTTP client. Its peers are scripts that send bytes, over sockets of the package @network@, and servers of
--- other projects.
+-- Tests of the HTTP client. Its peers are scripts that send bytes, over sockets of the package @network@, and servers
+-- of other projects.
 module Main (main) where
 
 import qualified Spec.Cuts as Cuts

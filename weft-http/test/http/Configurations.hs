@@ -63,7 +63,8 @@ testOn wanted@(Configuration backend n _) name act = testCase name $ do
     writeIORef current (Just wanted)
   act
 
--- | A test that mostly waits, for limits of seconds or for clocks of file systems. It runs once on each back end, with limits.
+-- | A test that mostly waits, for limits of seconds or for clocks of file systems. It runs once on each back end, with
+-- limits.
 patientOn :: Configuration -> String -> Assertion -> TestTree
 patientOn wanted name act
   | limiting wanted = testOn wanted name act

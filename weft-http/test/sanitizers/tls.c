@@ -1,5 +1,6 @@
 /* The shim for TLS under sanitizers: sessions between its own two ends, whose bytes pass whole, in pieces, or damaged; and
- * allocations that fail, each in turn. An argument: how many sessions of each kind. Prints how many ended in which way. */
+ * allocations that fail, each in turn. An argument: how many sessions of each kind. Prints how many ended in which
+ * way. */
 
 #include "../../cbits/tls.c"
 

@@ -1,6 +1,6 @@
 -- |
--- A peer that is OpenSSL itself, and does what "Weft.Tls" never does: it changes keys at any time. Any thread may use it.
--- It lives until the suite ends.
+-- A peer that is OpenSSL itself, and does what "Weft.Tls" never does: it changes keys at any time. Any thread may use
+-- it. It lives until the suite ends.
 module Peer
   ( Peer,
     Role (..),

@@ -138,7 +138,8 @@ helloBitmap = testCase "a HELLO says 1.0 and 1.3, and any version may send one" 
 fieldBits :: [Int]
 fieldBits = [32, 32, 64, 48, 48, 16, 13, 3, 6, 2, 8, 32, 32, 16, 16, 16, 16, 16, 16, 8, 8, 16, 32, 32, 48, 48, 128, 128, 20, 8, 8, 128, 48, 48, 20, 3, 1, 24, 64, 9]
 
--- | A field of any length, in a match and in an action that sets it. The labels of IPv6 and MPLS have 20 bits in 4 bytes.
+-- | A field of any length, in a match and in an action that sets it. The labels of IPv6 and MPLS have 20 bits in 4
+-- bytes.
 oxmLengths :: TestTree
 oxmLengths = testCase "a field has the length that its number gives, with a mask twice that" $ do
   let bytes = [if bits == 20 then 4 else (bits + 7) `div` 8 | bits <- fieldBits]

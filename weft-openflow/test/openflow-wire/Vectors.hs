@@ -1,7 +1,7 @@
 -- |
 -- Messages about groups, meters, port settings, tables and queues, written by hand from the structures of the
--- specifications (1.0.1, 5.2.2, 5.3.3 and 5.3.4; 1.3.5, 7.2.2 and 7.3.4): each is encoded to these bytes and decoded from
--- them, and no other length is taken.
+-- specifications (1.0.1, 5.2.2, 5.3.3 and 5.3.4; 1.3.5, 7.2.2 and 7.3.4): each is encoded to these bytes and decoded
+-- from them, and no other length is taken.
 module Vectors (tests) where
 
 import Control.Monad (forM_)

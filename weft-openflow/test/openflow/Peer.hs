@@ -174,9 +174,9 @@ packetFrom version buffer port source destination = sendMessageOf version buffer
 protocolName :: Version -> String
 protocolName version = case version of V10 -> "OpenFlow10"; V13 -> "OpenFlow13"
 
--- | The most packets of 78 bytes that a peer can send if it reads none of the answers, which have 24 bytes: those in the
--- kernel's buffers. The controller's ones grow to what the machine is configured for. With Linux's defaults they are
--- fewer than half a million.
+-- | The most packets of 78 bytes that a peer can send if it reads none of the answers, which have 24 bytes: those in
+-- the kernel's buffers. The controller's ones grow to what the machine is configured for. With Linux's defaults they
+-- are fewer than half a million.
 mostUnread :: IO Int
 mostUnread = do
   received <- largest "tcp_rmem"

@@ -67,8 +67,8 @@ data Host = Host
     hostOpens :: !Bool,
     -- | The loss of what the host sends, in 1/1000, besides the link's.
     hostLoss :: !Int,
-    -- | The interval in microseconds at which the host reads the packets that have arrived, all of them at once; 0 if it
-    -- reads each one as it arrives.
+    -- | The interval in microseconds at which the host reads the packets that have arrived, all of them at once; 0 if
+    -- it reads each one as it arrives.
     hostReads :: !Int
   }
 

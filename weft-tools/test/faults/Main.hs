@@ -1,6 +1,6 @@
 -- | Faults of the system under a workload of everything at once ("Workload"): system calls that fail (by strace) or
--- transfer a part of what they were asked for, limits, signals, forks, and a changing number of capabilities. A fault may
--- make operations fail, but the others must give the right result, none may last for ever, and nothing may be left
+-- transfer a part of what they were asked for, limits, signals, forks, and a changing number of capabilities. A fault
+-- may make operations fail, but the others must give the right result, none may last for ever, and nothing may be left
 -- behind. Faults that a program has to tolerate (@EINTR@, signals, short counts, large pages) may make none fail. The
 -- workload runs on as many capabilities as the suite does: two, unless @+RTS -N@ says otherwise.
 module Main (main) where
@@ -106,8 +106,8 @@ injections capabilities =
     failing "io_uring_enter: EBUSY" "io_uring" "io_uring_enter:error=EBUSY:when=10+10"
   ]
     <> [failing ("io_uring_setup: " <> e) "io_uring" ("io_uring_setup:error=" <> e) | e <- ["EPERM", "ENOSYS", "EINVAL", "ENOMEM", "EMFILE"]]
-    -- The dispatchers have theirs, or one of them; at the latest the ring for files is refused. Strace counts the calls of
-    -- each OS thread by itself, and which one makes them is not known.
+    -- The dispatchers have theirs, or one of them; at the latest the ring for files is refused. Strace counts the calls
+    -- of each OS thread by itself, and which one makes them is not known.
     <> [ (failing ("io_uring_setup, from the second or third on: " <> e) "io_uring" ("io_uring_setup:error=" <> e <> ":when=" <> show (min 3 (capabilities + 1)) <> "+")) {caseSet = [("WEFT_FILES", "io_uring")], caseMisses = Just "no OS thread has called io_uring_setup that often"}
          | e <- ["ENOMEM", "EMFILE"]
        ]
@@ -122,7 +122,8 @@ injections capabilities =
     interrupted backend calls = (plain ("EINTR, " <> backend) backend) {caseInject = [calls <> ":error=EINTR:when=5+7"], caseFlags = ["noforks"]}
     failing name backend what = (plain name backend) {caseInject = [what], caseFlags = ["errors", "noforks"]}
 
--- | Files are accessed by threads, since the kernel itself makes the system calls of a ring. Only poll is level-triggered.
+-- | Files are accessed by threads, since the kernel itself makes the system calls of a ring. Only poll is
+-- level-triggered.
 shortened :: [Case]
 shortened =
   [ (plain "short counts of files, sockets and pipes, poll" "poll") {caseLibrary = Just shortCounts, caseSet = [("WEFT_FILES", "threads"), ("SHORT_SOCKETS", "yes")]},
@@ -137,8 +138,8 @@ paged =
   ]
 
 -- | Each manager holds some descriptors of the limit. With no room for both ends of the connections under way, clients
--- would wait for a server that cannot accept them: with 48 descriptors and four capabilities 5 of 9 runs stood still for
--- half a minute or a whole one, with two capabilities none of 9.
+-- would wait for a server that cannot accept them: with 48 descriptors and four capabilities 5 of 9 runs stood still
+-- for half a minute or a whole one, with two capabilities none of 9.
 limits :: Int -> [Case]
 limits capabilities =
   [ (plain ("few descriptors, " <> backend) backend) {caseShell = "ulimit -n " <> show (max 48 (24 + 12 * capabilities)) <> ";", caseFlags = ["errors", "noforks"]}
@@ -249,8 +250,8 @@ preloaded counts (Library source _) = do
   where
     compiled = counts <> ".so"
 
--- | A file of that name, without blanks and the like, for this process only: tests may run at the same time. It is removed
--- at the end.
+-- | A file of that name, without blanks and the like, for this process only: tests may run at the same time. It is
+-- removed at the end.
 withLog :: String -> (FilePath -> IO a) -> IO a
 withLog name act = do
   tmp <- getTemporaryDirectory
@@ -271,7 +272,8 @@ asUsual = withLog "usual" $ \log' -> do
 aloneArgument :: String
 aloneArgument = "alone"
 
--- | Say which back ends there are, and send a part of a file that was just written, which begins and ends within a page.
+-- | Say which back ends there are, and send a part of a file that was just written, which begins and ends within a
+-- page.
 alone :: IO ()
 alone = withLog "file" $ \path -> do
   forM_ ["epoll", "io_uring", "poll"] (\backend -> whyUnavailable backend >>= putStrLn . fromMaybe backend)

@@ -74,8 +74,8 @@ unreadLog program = testCase "a log that nobody reads delays no switch, and not 
   ended <- timeout 60000000 (waitForProcess (process p))
   ended @?= Just ExitSuccess
 
--- | Clients of the northbound interface may take an eighth of the descriptors, and no more: with 256, 32 and a few that are
--- about to be refused. The listening sockets and managers take some, too.
+-- | Clients of the northbound interface may take an eighth of the descriptors, and no more: with 256, 32 and a few that
+-- are about to be refused. The listening sockets and managers take some, too.
 manyReaders :: FilePath -> TestTree
 manyReaders program = testCase "silent clients of the northbound interface leave descriptors to switches" . started [] (proc "sh" ["-c", "ulimit -n 256; exec \"$0\" \"$@\"", program, "controller", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]) $ \p -> do
   port <- portAfter <$> hGetLine (output p)
@@ -183,19 +183,29 @@ withEtcd serve act = bracket listener close $ \l -> do
       bind l (SockAddrInet 0 (tupleToHostAddress (127, 0, 0, 1)))
       l <$ listen l 8
 
+-- | Run openssl(1), and return what it prints.
+openssl :: [String] -> IO String
+openssl arguments = do
+  (code, out, why) <- readProcessWithExitCode "timeout" ("60" : "openssl" : arguments) ""
+  assertEqual why ExitSuccess code
+  pure out
+
+-- | A certificate of a subject that is its own authority, and its key: NAME.pem and NAME.key in the folder.
+ownAuthority :: FilePath -> String -> String -> IO ()
+ownAuthority folder subject name =
+  void (openssl (words "req -x509 -newkey rsa:2048 -nodes -days 2" <> ["-subj", "/CN=" <> subject, "-keyout", file ".key", "-out", file ".pem"]))
+  where
+    file suffix = folder <> "/" <> name <> suffix
+
 -- | OpenSSL 3.0 makes a certificate of version 1 if it is given no extensions.
 rejected :: FilePath -> TestTree
 rejected program = testCase "the log says why a switch's certificate is rejected" $ do
   needProgram "openssl"
   withFolder $ \folder -> do
     let file name = folder <> "/" <> name
-        openssl arguments = do
-          (code, out, why) <- readProcessWithExitCode "timeout" ("60" : "openssl" : arguments) ""
-          assertEqual why ExitSuccess code
-          pure out
-    _ <- openssl ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=authority", "-keyout", file "ca.key", "-out", file "ca.pem"]
+    ownAuthority folder "authority" "ca"
     -- Its authority is itself.
-    _ <- openssl ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=switch", "-keyout", file "switch.key", "-out", file "switch.pem"]
+    ownAuthority folder "switch" "switch"
     weft program [] ["controller", "--listen", "127.0.0.1:0", "--certificate", file "ca.pem", "--key", file "ca.key", "--switch-authorities", file "ca.pem"] $ \p -> do
       address <- last . words <$> hGetLine (output p)
       _ <- readProcessWithExitCode "timeout" ["60", "openssl", "s_client", "-connect", address, "-cert", file "switch.pem", "-key", file "switch.key"] ""
@@ -209,11 +219,7 @@ boundCertificates program = testCase "a datapath ID can be claimed with its cert
   needProgram "openssl"
   withFolder $ \folder -> do
     let file name = folder <> "/" <> name
-        openssl arguments = do
-          (code, out, why) <- readProcessWithExitCode "timeout" ("60" : "openssl" : arguments) ""
-          assertEqual why ExitSuccess code
-          pure out
-    _ <- openssl ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=authority", "-keyout", file "ca.key", "-out", file "ca.pem"]
+    ownAuthority folder "authority" "ca"
     writeFile (file "extensions") "basicConstraints=CA:FALSE\nextendedKeyUsage=clientAuth\n"
     prints <- forM ["a", "b"] $ \name -> do
       _ <- openssl ["req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=" <> name, "-keyout", file (name <> ".key"), "-out", file (name <> ".csr")]

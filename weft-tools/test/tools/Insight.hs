@@ -1,5 +1,5 @@
--- | Commands that examine programs: @weft top@, @weft doctor@ and @weft trace@; with those of "Doctor", "Recordings" and
--- "Top".
+-- | Commands that examine programs: @weft top@, @weft doctor@ and @weft trace@; with those of "Doctor", "Recordings"
+-- and "Top".
 module Insight (tests) where
 
 import Control.Monad
@@ -19,7 +19,7 @@ import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
 import qualified Top
 import Weft.Test.Program
-import Weft.Test.Skip (skip, testCase)
+import Weft.Test.Skip (needProgram, skip, testCase)
 
 tests :: FilePath -> FilePath -> TestTree
 tests program folder = testGroup "insight" [topTests program folder, Top.tests program folder, doctorTests program folder, Doctor.tests program folder, Recordings.tests program folder, Surroundings.tests program folder, outputTests program]
@@ -38,42 +38,18 @@ topTests program folder =
         code @?= ExitSuccess
         mapM_ (contains out) ["requests 0/s", "connections ", "capability", "resident"],
       testCase "on a terminal, q quits and the screen is restored" . serving program folder $ \_ port -> do
-        script <- findExecutable "script"
-        case script of
-          Nothing -> skip "there is no script(1)"
-          Just terminal -> do
-            let line = "TERM=xterm " <> program <> " top http://127.0.0.1:" <> show port <> " --interval 0.2"
-            (code, out) <- limited . withCreateProcess (proc terminal ["-qec", line, "/dev/null"]) {std_in = CreatePipe, std_out = CreatePipe} $ \input output' _ child -> do
-              begun <- maybe (pure B.empty) (until' "Press q to quit.") output'
-              forM_ input $ \i -> B.hPutStr i (B.pack "q") >> hFlush i
-              said <- (begun <>) <$> maybe (pure B.empty) B.hGetContents output'
-              (,) <$> waitForProcess child <*> pure (B.unpack said)
-            code @?= ExitSuccess
-            mapM_ (contains out) ["\ESC[?1049h", "Press q to quit.", "\ESC[?1049l"],
+        (code, out) <- onTerminal "" ("http://127.0.0.1:" <> show port <> " --interval 0.2") (Just "q")
+        code @?= ExitSuccess
+        mapM_ (contains out) ["\ESC[?1049h", "Press q to quit.", "\ESC[?1049l"],
       testCase "on a terminal, an arrow key does not quit" . serving program folder $ \_ port -> do
-        script <- findExecutable "script"
-        case script of
-          Nothing -> skip "there is no script(1)"
-          Just terminal -> do
-            let line = "TERM=xterm " <> program <> " top http://127.0.0.1:" <> show port <> " --interval 0.2 --count 20"
-            (code, out) <- limited . withCreateProcess (proc terminal ["-qec", line, "/dev/null"]) {std_in = CreatePipe, std_out = CreatePipe} $ \input output' _ child -> do
-              begun <- maybe (pure B.empty) (until' "Press q to quit.") output'
-              forM_ input $ \i -> B.hPutStr i (B.pack "\ESC[A\ESCOB") >> hFlush i
-              said <- (begun <>) <$> maybe (pure B.empty) B.hGetContents output'
-              (,) <$> waitForProcess child <*> pure (B.unpack said)
-            code @?= ExitSuccess
-            -- A line for each reading: it ended by itself.
-            length (filter ("Press q to quit." `isPrefixOf`) (tails out)) @?= 20,
+        (code, out) <- onTerminal "" ("http://127.0.0.1:" <> show port <> " --interval 0.2 --count 20") (Just "\ESC[A\ESCOB")
+        code @?= ExitSuccess
+        -- A line for each reading: it ended by itself.
+        length (filter ("Press q to quit." `isPrefixOf`) (tails out)) @?= 20,
       testCase "on a terminal, an error is printed after the screen is restored" $ do
-        script <- findExecutable "script"
-        case script of
-          Nothing -> skip "there is no script(1)"
-          Just terminal -> do
-            (code, out) <- limited . withCreateProcess (proc terminal ["-qec", "TERM=xterm " <> program <> " top http://127.0.0.1:1", "/dev/null"]) {std_in = CreatePipe, std_out = CreatePipe} $ \_ output' _ child -> do
-              said <- maybe (pure B.empty) B.hGetContents output'
-              (,) <$> waitForProcess child <*> pure said
-            code @?= ExitFailure 1
-            contains (B.unpack (snd (B.breakSubstring (B.pack "\ESC[?1049l") out))) "no server listens there",
+        (code, out) <- onTerminal "" "http://127.0.0.1:1" Nothing
+        code @?= ExitFailure 1
+        contains (B.unpack (snd (B.breakSubstring (B.pack "\ESC[?1049l") (B.pack out)))) "no server listens there",
       testCase "a page without metrics is refused" . serving program folder $ \_ port -> do
         (code, out) <- outcome program [] ["top", "http://127.0.0.1:" <> show port <> "/inner/a.txt", "--count", "1"]
         code @?= ExitFailure 1
@@ -91,19 +67,25 @@ topTests program folder =
         code @?= ExitFailure 1
         contains out "there is no socket",
       testCase "a small window shows the rows that fit, and a mark that there are more" . serving program folder $ \_ port -> do
-        script <- findExecutable "script"
-        case script of
-          Nothing -> skip "there is no script(1)"
-          Just terminal -> do
-            let line = "stty rows 8 cols 30; TERM=xterm " <> program <> " top http://127.0.0.1:" <> show port <> " --interval 0.2 --count 2"
-            (code, out) <- limited . withCreateProcess (proc terminal ["-qec", line, "/dev/null"]) {std_in = CreatePipe, std_out = CreatePipe} $ \_ output' _ child -> do
-              said <- maybe (pure B.empty) B.hGetContents output'
-              (,) <$> waitForProcess child <*> pure (B.unpack said)
-            code @?= ExitSuccess
-            contains out "more lines in a higher"
-            assertBool out (all ((<= 30) . length) (lines (printed out)))
+        (code, out) <- onTerminal "stty rows 8 cols 30; " ("http://127.0.0.1:" <> show port <> " --interval 0.2 --count 2") Nothing
+        code @?= ExitSuccess
+        contains out "more lines in a higher"
+        assertBool out (all ((<= 30) . length) (lines (printed out)))
     ]
   where
+    -- Run weft top with these arguments on a terminal, after a command of the shell, and press keys once it says that
+    -- it reads them.
+    onTerminal before arguments keys = do
+      needProgram "script"
+      let line = before <> "TERM=xterm " <> program <> " top " <> arguments
+      limited . withCreateProcess (proc "script" ["-qec", line, "/dev/null"]) {std_in = CreatePipe, std_out = CreatePipe} $ \input output' _ child -> do
+        begun <- case keys of
+          Nothing -> pure B.empty
+          Just pressed -> do
+            begun <- maybe (pure B.empty) (until' "Press q to quit.") output'
+            begun <$ forM_ input (\i -> B.hPutStr i (B.pack pressed) >> hFlush i)
+        said <- (begun <>) <$> maybe (pure B.empty) B.hGetContents output'
+        (,) <$> waitForProcess child <*> pure (B.unpack said)
     -- Read until a text comes: the program reads keys then.
     until' text from = go B.empty
       where

@@ -119,8 +119,8 @@ tests program =
       s <- socket AF_UNIX Stream defaultProtocol
       s <$ (try (connect s (SockAddrUnix path)) :: IO (Either IOException ()))
 
--- | Connections wait in the backlog of a stopped server when it is told to end, and clients go on to connect in loops: each
--- is refused, or has its answer.
+-- | Connections wait in the backlog of a stopped server when it is told to end, and clients go on to connect in loops:
+-- each is refused, or has its answer.
 noneLost :: Running -> (Family, SockAddr) -> Assertion
 noneLost p (family, address) = do
   send' sigSTOP p

@@ -46,7 +46,8 @@ optionsIn help =
       "--" `isPrefixOf` option
   ]
 
--- | The lists of a help text: a title, and entries that are indented by two columns. Lines that go on are indented more.
+-- | The lists of a help text: a title, and entries that are indented by two columns. Lines that go on are indented
+-- more.
 listsOf :: String -> [(String, [String])]
 listsOf help = case break isTitle (lines help) of
   (_, title : rest) ->

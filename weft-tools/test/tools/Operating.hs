@@ -289,7 +289,8 @@ tests program =
                 send' sigHUP p
                 forM_ expected $ \names -> hGetLine (errors p) >>= (@?= "weft serve: a restart is needed to change " <> names)
                 hGetLine (output p) >>= (@?= "weft: reloaded")
-          -- A host that has its certificate from the whole file needs no restart. The next warning shows that there was none.
+          -- A host that has its certificate from the whole file needs no restart. The next warning shows that there was
+          -- none.
           reloads (before <> ["  b.test: {listing: false}"]) []
           reloads (whole <> ["  b.test: {" <> certificate <> "}"]) []
           reloads ("timeout: 5" : before) (Just "timeout")

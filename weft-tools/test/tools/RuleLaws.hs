@@ -1,7 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
--- | What is pure of the rules for paths ("Ruled"): which paths a pattern matches and which patterns it covers, and how many
--- requests a rate lets through.
+-- | What is pure of the rules for paths ("Ruled"): which paths a pattern matches and which patterns it covers, and how
+-- many requests a rate lets through.
 module RuleLaws (tests) where
 
 import Control.Monad

@@ -1,10 +1,11 @@
 {-# LANGUAGE OverloadedStrings #-}
 
--- | Rules for paths of @weft serve@: fields, types, addresses without a suffix, networks, methods, rates and bodies, for
--- files and behind @--proxy@; and the spellings of a path by which a client could try to get past them.
+-- | Rules for paths of @weft serve@: fields, types, addresses without a suffix, networks, methods, rates and bodies,
+-- for files and behind @--proxy@; and the spellings of a path by which a client could try to get past them.
 module Ruled (tests) where
 
 import Answering (getWith, serving)
+import qualified BodyRules
 import Control.Exception (IOException, try)
 import Control.Monad
 import qualified Data.ByteString.Char8 as B
@@ -30,6 +31,7 @@ tests program =
   testGroup
     "rules"
     [ RuleLaws.tests,
+      BodyRules.tests,
       testGroup "fields, types and addresses" (answers program),
       testGroup "restrictions" (restrictions program),
       testGroup "no spelling of a path gets past a rule" (spellings program),

@@ -1,5 +1,5 @@
--- | Settings of @weft serve@ that depend on each other: redirects and the spelling of paths, hosts and what they inherit,
--- settings without an effect.
+-- | Settings of @weft serve@ that depend on each other: redirects and the spelling of paths, hosts and what they
+-- inherit, settings without an effect.
 module Sites (tests) where
 
 import Answering (serving)

@@ -42,8 +42,8 @@ tests program folder =
         out <- inNamespace program folder [] "serve --metrics everybody; curl -s --limit-rate 50K -o $T/slow http://10.9.0.2/large & until_size 60000 $T/slow; $W tcp connections http://10.9.0.2 --rows 5; curl -s http://10.9.0.2/metrics | grep ^weft_tcp; kill %curl 2>/dev/null || true"
         contains out "ESTABLISHED"
         mapM_ (contains out) ["state", "rtt ms", "cwnd", "10.9.0.2:80", "10.9.0.1:", "weft_tcp_accepted_total 4"]
-        -- The download and the request for the metrics. The command's own connection is in TIME-WAIT if the server closed
-        -- it first, and gone otherwise.
+        -- The download and the request for the metrics. The command's own connection is in TIME-WAIT if the server
+        -- closed it first, and gone otherwise.
         assertBool out (any (`elem` lines out) ["weft_tcp_connections 2", "weft_tcp_connections 3"])
         -- The first row is the connection with most bytes, which is the download.
         case [words l | l <- lines out, "ESTABLISHED" `isPrefixOf` l] of

@@ -167,10 +167,10 @@ damages = testCase "a damaged log is read up to the damage" $ do
 spread :: Int -> [a] -> [a]
 spread n xs = [x | (i, x) <- zip [0 :: Int ..] xs, i * n `mod` length xs < n]
 
--- | The places of a log where another byte is always noticed, given where its events begin. Of an event's type, which has
--- two bytes, those that make one that the log does not have; the upper half of its time, which is then past the end of
--- its block by minutes; of a block its type and size; of a capability's threads that run and stop in turn their numbers,
--- apart from the first and last ones (rts\/EventLogFormat.h).
+-- | The places of a log where another byte is always noticed, given where its events begin. Of an event's type, which
+-- has two bytes, those that make one that the log does not have; the upper half of its time, which is then past the end
+-- of its block by minutes; of a block its type and size; of a capability's threads that run and stop in turn their
+-- numbers, apart from the first and last ones (rts\/EventLogFormat.h).
 telling :: Int -> B.ByteString -> [Int]
 telling begin bytes = concatMap places events
   where
@@ -297,8 +297,8 @@ timelines =
     ]
 
 -- | In a browser, on a desktop and on a telephone: the rows are drawn, buttons, keys and Ctrl with the wheel zoom,
--- dragging and the sideways wheel move, the wheel and a finger that moves up or down scroll the page, and pointing at a span says
--- what it is.
+-- dragging and the sideways wheel move, the wheel and a finger that moves up or down scroll the page, and pointing at a
+-- span says what it is.
 browsed :: TestTree
 browsed = testCase "a browser draws the page, zooms, moves, and says what a span is" . forM_ [1280, 390] $ \width -> do
   -- The dispatcher runs in the second tenth of a millisecond; the other capability collects in the last half.

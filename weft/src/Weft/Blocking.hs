@@ -4,7 +4,8 @@
 -- thread while its call blocks. Further calls wait in a queue; 'poolStatus' tells how many.
 --
 -- The calling thread waits, interruptibly. A call that has begun cannot be cancelled: if its
--- caller is interrupted, the call goes on, and its result is disposed of. 'Weft.Deadline.inTime' gives a wait a deadline.
+-- caller is interrupted, the call goes on, and its result is disposed of. 'Weft.Deadline.inTime' gives a wait a
+-- deadline.
 --
 -- A call made from within a call, on the same pool, runs on the thread that makes it: it takes no further place in the
 -- pool, and cannot wait for one. This does not extend to other threads: calls that wait for a thread which makes a call

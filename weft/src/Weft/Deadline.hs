@@ -14,8 +14,8 @@
 --
 -- 1. If the deadline passes before the operation is finished, it throws an 'IOError' that satisfies 'isTimeout', and
 --    never earlier.
--- 2. An operation that can be finished at once is, even if the deadline has passed. ('inTime' does not begin what it has
---    no time for.)
+-- 2. An operation that can be finished at once is, even if the deadline has passed. ('inTime' does not begin what it
+--    has no time for.)
 -- 3. What has arrived is not lost: it is the result of this operation or of the next one. ('inTime' interrupts its
 --    action by an exception, which may come just as the action returns. Under 'Control.Exception.mask_' it only comes
 --    where the action waits, and then this holds for it too.)
@@ -85,8 +85,8 @@ isTimeout e = case ioe_type e of
 -- ends in spite of it has its own result. It does not begin if the deadline has passed. It runs in the calling thread,
 -- calls nest, and other exceptions pass through.
 --
--- Of a write to a file a part may then have been written. A request that waits for a disk as a blocking call, and a call
--- of "Weft.Blocking" that has begun, cannot be cancelled: see there what becomes of it.
+-- Of a write to a file a part may then have been written. A request that waits for a disk as a blocking call, and a
+-- call of "Weft.Blocking" that has begun, cannot be cancelled: see there what becomes of it.
 --
 -- > mask_ (inTime soon (readNext pipe 4096))               -- loses no bytes of the pipe
 inTime :: Instant -> IO a -> IO a
@@ -96,8 +96,8 @@ inTime deadline act
     left <- untilDeadline deadline
     within left act >>= inTimeOr "Weft.Deadline.inTime"
 
--- | Run a transaction, and wait until it commits or the deadline passes. It is tried once if the deadline has passed. If
--- it throws, it has not committed: no exception comes between the commit and the return, as if under 'mask_'.
+-- | Run a transaction, and wait until it commits or the deadline passes. It is tried once if the deadline has passed.
+-- If it throws, it has not committed: no exception comes between the commit and the return, as if under 'mask_'.
 atomicallyInTime :: Instant -> STM a -> IO a
 atomicallyInTime deadline act = mask_ (atomicallyUntil deadline act >>= inTimeOr "Weft.Deadline.atomicallyInTime")
 

@@ -1,5 +1,6 @@
 -- |
--- Connecting to a name: look it up, try its addresses, and return the first connection that is there, within a deadline.
+-- Connecting to a name: look it up, try its addresses, and return the first connection that is there, within a
+-- deadline.
 --
 -- > soon <- deadlineIn (seconds 5)
 -- > withConnection defaultDialOptions soon (Host "www.example.org" "http") $ \connection ->
@@ -80,8 +81,8 @@ data DialOptions = DialOptions
     dialFamilies :: !Families,
     -- | How long an attempt may take before the next one begins beside it (RFC 8305, section 5).
     dialDelay :: !Duration,
-    -- | Called with each socket before it connects: for options, or to bind it. It may run masked. An @IOError@ counts as a failure of the
-    -- address.
+    -- | Called with each socket before it connects: for options, or to bind it. It may run masked. An @IOError@ counts
+    -- as a failure of the address.
     dialPrepare :: Socket -> IO (),
     -- | Called by 'dialConnection' and 'withConnection' with the deadline and the connection, for a layer on top, such
     -- as TLS, which knows the host's name. If it throws, the connection is aborted.
@@ -135,8 +136,8 @@ dialConnection options deadline destination = mask $ \restore -> do
   let connection = socketConnection s peer
   restore (dialUpgrade options deadline connection) `onException` connAbort connection
 
--- | Use a connection, and close it. If the action throws, the connection is aborted, so that the peer does not take what
--- it got for all.
+-- | Use a connection, and close it. If the action throws, the connection is aborted, so that the peer does not take
+-- what it got for all.
 withConnection :: DialOptions -> Instant -> Destination -> (Connection -> IO a) -> IO a
 withConnection options deadline destination act = mask $ \restore -> do
   connection <- dialConnection options deadline destination
@@ -167,7 +168,8 @@ sortedAddresses addresses = case addresses of
     nothing :: IOException -> IO (Maybe SockAddr)
     nothing _ = pure Nothing
 
--- | Race these addresses, in this order, and return the socket that won and its peer, or each address and why it failed.
+-- | Race these addresses, in this order, and return the socket that won and its peer, or each address and why it
+-- failed.
 dialAddresses :: DialOptions -> Instant -> [SockAddr] -> IO (Either [(SockAddr, Failure IOError)] (Socket, SockAddr))
 dialAddresses options deadline addresses = case addresses of
   -- One address needs no thread beside this one.
@@ -225,8 +227,8 @@ raceAddresses options deadline addresses = mask $ \restore -> do
 -- | What became of an attempt.
 data Outcome = Outcome !Int !(Either IOError Socket)
 
--- | The number of the attempt that won, or the failures. 'Abandon' comes only at the end of the race, and the end of the
--- scope abandons all.
+-- | The number of the attempt that won, or the failures. 'Abandon' comes only at the end of the race, and the end of
+-- the scope abandons all.
 racing ::
   DialOptions -> Instant -> [SockAddr] -> IORef [Outcome] -> Scope -> IO (Either [(SockAddr, Failure IOError)] Int)
 racing options deadline addresses outcomes scope = do

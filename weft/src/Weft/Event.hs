@@ -25,8 +25,8 @@
 -- own; whatever the handler does, the manager goes on.
 --
 -- Close a descriptor by 'closeFd'. If a program closes a number by close(2) and a duplicate of it is open, the kernel
--- still reports events for the number, but may refuse it when the manager has to register what is left after an event or
--- after 'unregisterFd'. The registrations that are left then end, with 'evtClose'; the others of the manager go on.
+-- still reports events for the number, but may refuse it when the manager has to register what is left after an event
+-- or after 'unregisterFd'. The registrations that are left then end, with 'evtClose'; the others of the manager go on.
 --
 -- Callbacks run with asynchronous exceptions masked. An exception that another thread throws at the one that runs the
 -- manager ('Control.Concurrent.killThread') arrives between turns, so that no event is lost; but it interrupts a
@@ -207,10 +207,10 @@ registerFd m callback fd evs lifetime = do
 registerFd_ :: EventManager -> IOCallback -> Fd -> Events -> Lifetime -> IO ()
 registerFd_ m callback fd evs lifetime = void (registerFd m callback fd evs lifetime)
 
--- | End a registration. It does not throw. 'True' if it existed; no effect if it has ended, as a 'OneShot' has when its callback begins.
--- Its callback does not begin any more. If the manager's thread has begun it before, it may still be running when this
--- returns, or may not have got to its first action. Only a callback can be sure that no other one runs: what they use is
--- best released there. The manager is that of the registration, whichever is given. O(log n).
+-- | End a registration. It does not throw. 'True' if it existed; no effect if it has ended, as a 'OneShot' has when its
+-- callback begins. Its callback does not begin any more. If the manager's thread has begun it before, it may still be
+-- running when this returns, or may not have got to its first action. Only a callback can be sure that no other one
+-- runs: what they use is best released there. The manager is that of the registration, whichever is given. O(log n).
 unregisterFd :: EventManager -> FdKey -> IO Bool
 unregisterFd _ key = unregister (Core.managerRegistry (keyManager key)) (keyFd key) (keyNumber key)
 

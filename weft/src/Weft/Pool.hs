@@ -124,8 +124,9 @@ data Pool a = Pool
   { poolSettings :: !(PoolSettings a),
     -- | Written by threads of the capability, by those of others who find theirs empty, and by the sweeper.
     poolShelves :: !(Each (OwnRef (Shelf a))),
-    -- | Not zero if somebody waits or the pool is closed. Raised by each one before he enters the line, and lowered after
-    -- he is taken out of it, by who takes him out: never less than the number of those in line. Read by all who give back.
+    -- | Not zero if somebody waits or the pool is closed. Raised by each one before he enters the line, and lowered
+    -- after he is taken out of it, by who takes him out: never less than the number of those in line. Read by all who
+    -- give back.
     poolAttention :: !WordArray,
     -- | Written when a resource is made or destroyed, and by those who wait.
     poolBooks :: !(IORef (Books (MVar (Grant a)))),
@@ -311,8 +312,8 @@ takeIdle pool = do
         found <- takeFrom (\s -> s {shelfBorrowed = shelfBorrowed s + 1}) shelf
         maybe (others rest) (pure . Just) found
 
--- | Take the latest one, and count it. The shelf is written to even if it is empty: that orders this after what the thread
--- has done before, for all threads.
+-- | Take the latest one, and count it. The shelf is written to even if it is empty: that orders this after what the
+-- thread has done before, for all threads.
 takeFrom :: (Shelf a -> Shelf a) -> OwnRef (Shelf a) -> IO (Maybe (Item a))
 takeFrom count ref = do
   before <- updateOwnRef ref $ \shelf -> case shelfItems shelf of

@@ -14,8 +14,8 @@
 -- functions are interruptible while they wait. A deadline does not have this problem.)
 --
 -- /Memory is bounded./ What a peer sends makes a reader hold at most its limit, or the number given to 'readExactly' or
--- 'readToEnd' if that is more, and what one receive brings (64 KiB at most); twice that while strings are joined. It does not
--- matter how small the pieces are in which they come. A reader without bytes holds no buffer.
+-- 'readToEnd' if that is more, and what one receive brings (64 KiB at most); twice that while strings are joined. It
+-- does not matter how small the pieces are in which they come. A reader without bytes holds no buffer.
 --
 -- Results may share memory with what was received together with them: use 'Data.ByteString.copy' for a small string
 -- that is kept for long.

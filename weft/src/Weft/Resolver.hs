@@ -13,12 +13,12 @@
 --
 -- Names are looked for in this order: literal addresses, and @localhost@ and the names below it (RFC 6761), which need
 -- no query; the file of hosts; name servers, with the servers, the search list and the options of @\/etc\/resolv.conf@,
--- which is read again when it was read more than five seconds ago. Other modules of @nsswitch.conf@ (mDNS, LDAP) are asked only by 'BySystem', which
--- calls @getaddrinfo(3)@ in a pool of threads of the resolver's own. Such a call cannot be cancelled: its caller returns
--- at once, and the call goes on and keeps its thread.
+-- which is read again when it was read more than five seconds ago. Other modules of @nsswitch.conf@ (mDNS, LDAP) are
+-- asked only by 'BySystem', which calls @getaddrinfo(3)@ in a pool of threads of the resolver's own. Such a call cannot
+-- be cancelled: its caller returns at once, and the call goes on and keeps its thread.
 --
--- Any thread may use a resolver. All functions throw 'ResolveError' and nothing else of their own. They are interruptible
--- while they wait.
+-- Any thread may use a resolver. All functions throw 'ResolveError' and nothing else of their own. They are
+-- interruptible while they wait.
 --
 -- @since 0.1.0
 module Weft.Resolver
@@ -95,8 +95,8 @@ data ResolverSettings = ResolverSettings
     resolverHosts :: !(Maybe FilePath),
     -- | The most look-ups in progress at a time, each with a few descriptors; with 'BySystem', the most threads.
     resolverMost :: !Int,
-    -- | How long a server has to answer before it, or the next one, is asked again. 'Nothing': as @resolv.conf@ says, or
-    -- five seconds.
+    -- | How long a server has to answer before it, or the next one, is asked again. 'Nothing': as @resolv.conf@ says,
+    -- or five seconds.
     resolverTimeout :: !(Maybe Duration),
     -- | How often each server is asked. 'Nothing': as @resolv.conf@ says, or four times.
     resolverTries :: !(Maybe Int),
@@ -269,7 +269,8 @@ lookUp r families name = do
   where
     settings = resolverSettings r
 
--- | Ask for each candidate until one has addresses. If none has, the reason is the first one's that is not only an absence.
+-- | Ask for each candidate until one has addresses. If none has, the reason is the first one's that is not only an
+-- absence.
 bySearch :: Channels -> Families -> String -> IO (Either Reason [SockAddr])
 bySearch channels families name = withLookup channels $ \l -> do
   (ndots, domains) <- searchList l

@@ -26,8 +26,8 @@ import Weft.Runtime.Managers
 --
 -- In a child of 'System.Posix.Process.forkProcess' it releases the kernel objects of the parent's managers, whose
 -- descriptors have numbers that the child may want to use otherwise. If the child has closed them before, and opened
--- files that got their numbers, these are left alone. A relinked program does this at its start, so that a back end that
--- it prefers later (@preferBackend@) is that of managers that start later.
+-- files that got their numbers, these are left alone. A relinked program does this at its start, so that a back end
+-- that it prefers later (@preferBackend@) is that of managers that start later.
 --
 -- Throws an 'IOError' if the kernel refuses the manager, and none of another capability serves this one.
 startManager :: IO ()

@@ -33,8 +33,9 @@
 --   with @SockAddrUnix ""@. @network@ throws then, and the data is lost.
 -- * A send that is cut off after a part makes all further sends fail, with @EPIPE@
 --   ("Weft.Socket.ByteString"); @network@ sends on, and the peer mistakes one message for another's rest.
--- * Another process that shares a socket may clear its flag @O_NONBLOCK@: an operation that sends or receives bytes still
---   blocks the calling thread only; in @network@ it blocks all threads of the capability. For 'accept', see 'mkSocket'.
+-- * Another process that shares a socket may clear its flag @O_NONBLOCK@: an operation that sends or receives bytes
+--   still blocks the calling thread only; in @network@ it blocks all threads of the capability. For 'accept', see
+--   'mkSocket'.
 -- * 'Weft.Socket.ByteString.sendMany' on a socket of datagrams sends one, however many strings it is given; @network@
 --   sends one for each 1,024 strings.
 -- * 'recvFd' throws an end-of-file error at the end of the stream; @network@ returns -1.

@@ -9,8 +9,8 @@
 -- It is an OS thread that runs no Haskell code. So it sees a loop that never allocates, and so never lets another
 -- thread run, even on the only capability. It is off unless 'setWatchdog' or the environment variable @WEFT_WATCHDOG@
 -- (seconds, as in @0.5@) sets a bound. What is held for the bound and a quarter of it is always reported, and the times
--- in the reports are right within that quarter. While it is on, an idle dispatcher wakes up five times within the bound,
--- and the watchdog once, and at least every 250 ms.
+-- in the reports are right within that quarter. While it is on, an idle dispatcher wakes up five times within the
+-- bound, and the watchdog once, and at least every 250 ms.
 --
 -- What it reports: a callback ("Weft.Event", 'Weft.Timer.schedule') by its descriptor, or as a timer. A Haskell
 -- thread cannot be named, since GHC does not tell which one is running; instead the report names the code that the
@@ -19,9 +19,9 @@
 -- garbage collection occupies all capabilities and is reported too, and so is a machine that gives the program no
 -- processor.
 --
--- It watches the dispatchers, and managers of "Weft.Event" while they are in 'Weft.Event.loop' or 'Weft.Event.step'. The
--- dispatchers of all capabilities start with 'setWatchdog', and with the first wait of a program that has the variable.
--- Of a capability that is added later, the dispatcher starts with the first wait there.
+-- It watches the dispatchers, and managers of "Weft.Event" while they are in 'Weft.Event.loop' or 'Weft.Event.step'.
+-- The dispatchers of all capabilities start with 'setWatchdog', and with the first wait of a program that has the
+-- variable. Of a capability that is added later, the dispatcher starts with the first wait there.
 --
 -- @since 0.1.0
 module Weft.Watchdog

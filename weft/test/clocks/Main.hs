@@ -96,8 +96,8 @@ stoppedFor ms pid = do
   G.threadDelay (1000 * ms)
   signalProcess sigCONT pid
 
--- | Run the worker on that many capabilities, do something to it, and return what it says. It does not end before that has been done: then its
--- input is closed.
+-- | Run the worker on that many capabilities, do something to it, and return what it says. It does not end before that
+-- has been done: then its input is closed.
 observe :: [(String, String)] -> Int -> (Pid -> IO ()) -> IO (ExitCode, String)
 observe variables n act = do
   program <- getExecutablePath

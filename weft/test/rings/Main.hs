@@ -133,8 +133,8 @@ allAtOnce = withPipes 300 $ \pipes -> forM_ [1 .. 10 :: Int] $ \_ -> do
     (text, _) <- result "a reader" task
     text @?= "x"
 
--- | Each of 9,000 threads receives on a copy of one socket, which then ends. Requests whose completions overflow are made
--- again; if all were made at once, they would end each other, and report their descriptors ten times on average.
+-- | Each of 9,000 threads receives on a copy of one socket, which then ends. Requests whose completions overflow are
+-- made again; if all were made at once, they would end each other, and report their descriptors ten times on average.
 thousands :: Assertion
 thousands = room (fromIntegral waiters + 500) >> forM_ [1, 2 :: Int] (const oneRound)
   where

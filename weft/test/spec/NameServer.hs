@@ -1,6 +1,6 @@
 -- |
--- A name server on loopback, by UDP and TCP on one port, for tests: what it answers, and how badly, is a function of the
--- question (RFC 1035, section 4).
+-- A name server on loopback, by UDP and TCP on one port, for tests: what it answers, and how badly, is a function of
+-- the question (RFC 1035, section 4).
 module NameServer
   ( NameServer,
     Question (..),

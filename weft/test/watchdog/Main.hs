@@ -109,8 +109,8 @@ reports n how expected = do
   where
     freed = "is free again, after"
 
--- | Each hold lasts until it has been reported, and longer. The program prints how long they lasted, in nanoseconds; for
--- each of them there is a report that it is over, with a time that is too short by a quarter of the bound at most.
+-- | Each hold lasts until it has been reported, and longer. The program prints how long they lasted, in nanoseconds;
+-- for each of them there is a report that it is over, with a time that is too short by a quarter of the bound at most.
 countsAll :: String -> Assertion
 countsAll how = do
   (code, out, err) <- run (Just "0.4") 1 how

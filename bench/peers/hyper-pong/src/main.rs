@@ -1,6 +1,6 @@
-//! The WAI pong application's peer: hyper 1.x on tokio, set up as its documentation does for speed. One worker thread runs a
-//! current-thread runtime; several run the multi-threaded one with TOKIO_WORKER_THREADS workers. TCP_NODELAY, HTTP/1 with
-//! keep-alive and pipelining off, date kept by hyper.
+//! The WAI pong application's peer: hyper 1.x on tokio, set up as its documentation does for speed. One worker thread
+//! runs a current-thread runtime; several run the multi-threaded one with TOKIO_WORKER_THREADS workers. TCP_NODELAY,
+//! HTTP/1 with keep-alive and pipelining off, date kept by hyper.
 //!
 //!   hyper-pong [--port P]     prints "listening on P"; ends on SIGTERM
 //!

@@ -1,6 +1,6 @@
-//! What applications do, on hyper 1.x and tokio: the peer of subjects/WebApp.hs, which says what each path does. It has no
-//! WebSockets and no compression, for which hyper has no part. One worker thread runs a current-thread runtime; several run
-//! the multi-threaded one with TOKIO_WORKER_THREADS workers. HTTP/1.1, and HTTP/2 with prior knowledge.
+//! What applications do, on hyper 1.x and tokio: the peer of subjects/WebApp.hs, which says what each path does. It has
+//! no WebSockets and no compression, for which hyper has no part. One worker thread runs a current-thread runtime;
+//! several run the multi-threaded one with TOKIO_WORKER_THREADS workers. HTTP/1.1, and HTTP/2 with prior knowledge.
 //!
 //!   hyper-web [--port P]     prints "listening on P"; ends on SIGTERM
 

@@ -1,8 +1,8 @@
 -- |
 -- Description : A client that asks one connection, one request at a time
 --
--- For counts that have to repeat: of instructions, bytes, and cache lines that move. A connection is used by one thread at a
--- time. Throws 'IOException' if the server closes the connection or does not answer as HTTP has it.
+-- For counts that have to repeat: of instructions, bytes, and cache lines that move. A connection is used by one thread
+-- at a time. Throws 'IOException' if the server closes the connection or does not answer as HTTP has it.
 module Weft.Bench.Asking
   ( connecting,
     trusting,
@@ -24,7 +24,8 @@ import Weft.Socket (Family (..), SockAddr (..), SocketOption (NoDelay), SocketTy
 import Weft.Tls (TlsClientSettings (..), Trust (..), defaultTlsClientSettings, tlsConnect)
 import Weft.Transport (Connection, connClose, connReceive, connSendBytes, noDeadline, socketConnection)
 
--- | Run an action with a connection to this port of the loopback interface, over which the function may put another protocol.
+-- | Run an action with a connection to this port of the loopback interface, over which the function may put another
+-- protocol.
 connecting :: Int -> (Connection -> IO Connection) -> (Connection -> IO a) -> IO a
 connecting port secure = bracket (plain >>= \c -> secure c `onException` connClose c) connClose
   where
@@ -58,8 +59,8 @@ askingHttp1 path connection = pure (connSendBytes connection noDeadline request 
           Nothing -> ioError (userError "a response has no Content-Length")
     body left = when (left > 0) (receiveSome connection >>= body . (left -) . B.length)
 
--- | HTTP/2 (RFC 9113): a request is a HEADERS frame with fields of HPACK's static table, the path and the name of the host;
--- the response is over with the flag END_STREAM.
+-- | HTTP/2 (RFC 9113): a request is a HEADERS frame with fields of HPACK's static table, the path and the name of the
+-- host; the response is over with the flag END_STREAM.
 askingHttp2 :: Asking
 askingHttp2 path connection = do
   received <- newIORef B.empty
@@ -97,8 +98,8 @@ askingHttp2 path connection = do
     -- A string of HPACK, of less than 127 bytes.
     text string = B.pack (toEnum (length string) : string)
 
--- | A switch of OpenFlow 1.0 with this datapath identifier, which has made its handshake: a request is a packet for an unknown
--- address, for which a learning switch has an answer (PACKET_OUT or FLOW_MOD).
+-- | A switch of OpenFlow 1.0 with this datapath identifier, which has made its handshake: a request is a packet for an
+-- unknown address, for which a learning switch has an answer (PACKET_OUT or FLOW_MOD).
 askingOpenFlow :: Int -> Connection -> IO (IO ())
 askingOpenFlow datapath connection = do
   received <- newIORef B.empty

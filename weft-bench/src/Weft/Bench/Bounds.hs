@@ -71,13 +71,15 @@ data Judged = Judged
 -- * What must never occur, and what repeats exactly, is never too close.
 -- * One round of twenty is an outlier, mostly a slow one. So one round alone may hold a bound, but not miss it.
 -- * Bytes repeat to about a hundredth; with fewer than five rounds they have to differ from the limit by two.
--- * A difference of two values has the noise of both, and its limit says nothing about that. With fewer than five rounds
---   the limit has to be away from all of them by twice their width; one or two say nothing of the width.
+-- * A difference of two values has the noise of both, and its limit says nothing about that. With fewer than five
+--   rounds the limit has to be away from all of them by twice their width; one or two say nothing of the width.
 -- * A percentile of times has no peer that the same hour slows down as well: of two runs of two rounds one found 141 us
---   and the other 304. With fewer than five rounds it is clear if it differs from the limit by more than a factor of two.
+--   and the other 304. With fewer than five rounds it is clear if it differs from the limit by more than a factor of
+--   two.
 -- * One or two rounds are clear if they are farther from the limit than a quarter of it.
--- * Three rounds or more are clear if the middle half of them, widened by half of its width to each side, does not contain
---   the limit. Three or four may agree by chance, so the middle half is widened by a tenth of the limit at least.
+-- * Three rounds or more are clear if the middle half of them, widened by half of its width to each side, does not
+--   contain the limit. Three or four may agree by chance, so the middle half is widened by a tenth of the limit at
+--   least.
 tooClose :: Bound -> [Double] -> Bool
 tooClose bound rounds = case (percentile 25 rounds, percentile 75 rounds) of
   (Just low, Just high)
@@ -112,9 +114,9 @@ isDifference figure = case figure of
   Worst several -> any isDifference several
   Metric {} -> False
 
--- | Whether more rounds are unnecessary for a bound: its verdict is not 'tooClose', and if rounds miss it, there are three
--- (what is counted, and what must never happen, needs no second one); or the middle half of five or more rounds differs by
--- less than a twentieth.
+-- | Whether more rounds are unnecessary for a bound: its verdict is not 'tooClose', and if rounds miss it, there are
+-- three (what is counted, and what must never happen, needs no second one); or the middle half of five or more rounds
+-- differs by less than a twentieth.
 settled :: [Run] -> Bound -> Bool
 settled runs bound
   | tooClose bound rounds = length rounds >= 5 && narrow

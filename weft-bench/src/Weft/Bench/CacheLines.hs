@@ -86,7 +86,8 @@ hex = B.foldl' (\n c -> 16 * n + digit c) 0 . B.takeWhile isHexDigit
 
 -- Names --------------------------------------------------------------------------------------
 
--- | The symbols of a program by address, and the address of the first code. (Those of thread-local variables are offsets.)
+-- | The symbols of a program by address, and the address of the first code. (Those of thread-local variables are
+-- offsets.)
 data Symbols = Symbols !(M.Map Word64 B.ByteString) !Word64
 
 -- | From the output of nm(1).

@@ -1,8 +1,8 @@
 -- |
 -- Description : Whether two subjects differ, or chance explains it
 --
--- Pure. The rules by which @weft-bench run@ and @weft-bench compare@ tell a difference from noise. They assume nothing of
--- how the noise is distributed.
+-- Pure. The rules by which @weft-bench run@ and @weft-bench compare@ tell a difference from noise. They assume nothing
+-- of how the noise is distributed.
 module Weft.Bench.Change
   ( Change (..),
     changeOf,

@@ -4,9 +4,9 @@
 -- Description : Benchmark @client@
 --
 -- Programs that connect to others, each on one core: the CPU time of a request for a small answer over 64 kept
--- connections, by Weft's client beside Go's (@get@), and by the package @http-client@ on Weft's connections beside its own
--- (@http-client@); how late a dial is whose addresses do not answer (@dial-refused@, @dial-silent@, @dial-dead@); and the
--- time to fork a thread and to await its result (@await@).
+-- connections, by Weft's client beside Go's (@get@), and by the package @http-client@ on Weft's connections beside its
+-- own (@http-client@); how late a dial is whose addresses do not answer (@dial-refused@, @dial-silent@, @dial-dead@);
+-- and the time to fork a thread and to await its result (@await@).
 module Weft.Bench.Client (client) where
 
 import Data.Text (Text)
@@ -54,18 +54,11 @@ cases plan =
 -- | This many requests of each connection.
 getting :: Int -> Text -> Subject -> Case
 getting each mode subject =
-  Case
-    { caseSubject = subject,
-      caseParams = getParams mode,
-      caseGroup = getParams mode,
-      caseMeasure = \env -> do
-        root <- behindFolder env
-        metrics <- withServerOn (clientCores env 1) env 1 behind ["--root", root] $ \server -> do
-          program <- subjectProgramWith env 1 subject [T.unpack mode, show (serverPort server), show size, show connections, show each]
-          withChild env program (selfMeasured env)
-        pure [(getParams mode, metrics)],
-      caseCounts = []
-    }
+  timedCase subject (getParams mode) $ \env -> do
+    root <- behindFolder env
+    withServerOn (clientCores env 1) env 1 behind ["--root", root] $ \server -> do
+      program <- subjectProgramWith env 1 subject [T.unpack mode, show (serverPort server), show size, show connections, show each]
+      withChild env program (selfMeasured env)
 
 connections, size :: Int
 connections = 64
@@ -77,8 +70,8 @@ getParams mode = [("mode", Word mode), ("size_kib", Count size), ("connections",
 modeParams :: Text -> Params
 modeParams mode = [("mode", Word mode), ("capabilities", Count 1)]
 
--- | The modes of dialling: what is late, and by how many microseconds it may be. (RFC 8305, section 5: the next address is
--- tried after 250 ms, of which a twentieth is allowed.)
+-- | The modes of dialling: what is late, and by how many microseconds it may be. (RFC 8305, section 5: the next address
+-- is tried after 250 ms, of which a twentieth is allowed.)
 diallings :: [(Text, Text, Double)]
 diallings =
   [ ("dial-refused", "first address refuses, time to connect, us", 1000),

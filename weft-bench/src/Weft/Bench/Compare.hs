@@ -5,9 +5,9 @@
 --
 -- Pure. A metric has changed beyond noise if all rounds of one result lie on one side of all rounds of the other and
 -- the medians differ by more than 3 %. Few rounds may lie so by chance: with three on both sides a change counts from
--- 10 % on, and with one or two on either side, whose noise is not known, from 25 % on. Totals, such as CPU time, are not
--- compared if the measured times differ. Settings that differ, bounds whose verdict changed, and runs and failures that
--- only one result has are always reported.
+-- 10 % on, and with one or two on either side, whose noise is not known, from 25 % on. Totals, such as CPU time, are
+-- not compared if the measured times differ. Settings that differ, bounds whose verdict changed, and runs and failures
+-- that only one result has are always reported.
 module Weft.Bench.Compare
   ( Difference (..),
     differences,

@@ -4,9 +4,9 @@
 -- Description : Benchmark @delay-shared@
 --
 -- The program of the benchmark @delay@ as users would write it: @main@ is a bound thread, and the threads count
--- themselves by @atomicModifyIORef'@ or an 'Control.Concurrent.MVar.MVar' that all share. For comparison it also runs the
--- tuned program, and one whose only difference is the bound @main@: they show what the program's own counter and its
--- bound thread cost. GHC's own manager takes part with only a part of the threads.
+-- themselves by @atomicModifyIORef'@ or an 'Control.Concurrent.MVar.MVar' that all share. For comparison it also runs
+-- the tuned program, and one whose only difference is the bound @main@: they show what the program's own counter and
+-- its bound thread cost. GHC's own manager takes part with only a part of the threads.
 module Weft.Bench.DelayShared (delayShared) where
 
 import Data.Text (Text)

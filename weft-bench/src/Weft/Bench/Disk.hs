@@ -57,37 +57,20 @@ inFlight n = [("in_flight", Count n)]
 -- | Faster subjects do more reads, so that all take a second or two.
 readCase :: Plan -> Int -> Subject -> Case
 readCase plan n subject =
-  Case
-    { caseSubject = subject,
-      caseParams = inFlight n,
-      caseGroup = inFlight n,
-      caseMeasure = \env -> do
-        file <- bigFile env (planFileMiB plan)
-        program <- subjectProgramWith env capabilities subject [file, show n, show (if n == 1 then planReads plan `div` 16 else planReads plan)]
-        metrics <- withChild env program (selfMeasured env)
-        pure [(inFlight n, metrics)],
-      caseCounts = []
-    }
+  timedCase subject (inFlight n) $ \env -> do
+    file <- bigFile env (planFileMiB plan)
+    program <- subjectProgramWith env capabilities subject [file, show n, show (if n == 1 then planReads plan `div` 16 else planReads plan)]
+    withChild env program (selfMeasured env)
 
 fioCase :: Int -> Case
 fioCase n =
-  Case
-    { caseSubject = Subject "fio" "fio" CProgram,
-      caseParams = inFlight n,
-      caseGroup = inFlight n,
-      caseMeasure = \env -> do
-        file <- bigFile env (planFileMiB (envPlan env))
-        said <- readProcess "fio" (arguments env file) ""
-        case eitherDecodeStrict' (B.pack said) of
-          Left problem -> failWith ("fio printed something else than its JSON: " <> T.pack problem)
-          Right (Fio rate cpu count seconds) ->
-            pure
-              [ ( inFlight n,
-                  M.fromList [("ops_per_s", rate), ("cpu_us_per_op", 1e6 * fromIntegral (jobs env) * cpu * seconds / count), ("wall_s", seconds)]
-                )
-              ],
-      caseCounts = []
-    }
+  timedCase (Subject "fio" "fio" CProgram) (inFlight n) $ \env -> do
+    file <- bigFile env (planFileMiB (envPlan env))
+    said <- readProcess "fio" (arguments env file) ""
+    case eitherDecodeStrict' (B.pack said) of
+      Left problem -> failWith ("fio printed something else than its JSON: " <> T.pack problem)
+      Right (Fio rate cpu count seconds) ->
+        pure (M.fromList [("ops_per_s", rate), ("cpu_us_per_op", 1e6 * fromIntegral (jobs env) * cpu * seconds / count), ("wall_s", seconds)])
   where
     arguments env file =
       ["--name=reads", "--filename=" <> file, "--rw=randread", "--bs=4k", "--direct=1", "--ioengine=io_uring"]

@@ -46,20 +46,13 @@ fileKiB = 16
 
 fileCase :: Int -> Int -> Subject -> Case
 fileCase count connections subject =
-  Case
-    { caseSubject = subject,
-      caseParams = given,
-      caseGroup = given,
-      caseMeasure = \env -> do
-        root <- manyFiles count fileKiB
-        withServerOf env 1 subject (arguments (subjectName subject) root) $ \server -> do
-          forgetFiles root count
-          metrics <- underLoad env work server
-          pure [(given, maybe metrics (\n -> M.insert "mb_per_s" (megabytes n) metrics) (M.lookup "ops_per_s" metrics))],
-      caseCounts = []
-    }
+  timedCase subject (params connections 1) $ \env -> do
+    root <- manyFiles count fileKiB
+    withServerOf env 1 subject (arguments (subjectName subject) root) $ \server -> do
+      forgetFiles root count
+      metrics <- underLoad env work server
+      pure (maybe metrics (\n -> M.insert "mb_per_s" (megabytes n) metrics) (M.lookup "ops_per_s" metrics))
   where
-    given = params connections 1
     work = (onePage connections 1) {workPath = "/f%ld", workFiles = count}
     megabytes n = n * fromIntegral (1024 * fileKiB) / 1e6
     arguments :: Text -> FilePath -> [String]

@@ -57,15 +57,7 @@ echoParams mode cores = case mode of
 
 echoCase :: Mode -> Int -> Subject -> Case
 echoCase mode cores subject =
-  Case
-    { caseSubject = subject,
-      caseParams = given,
-      caseGroup = [("cores", Count cores)],
-      caseMeasure = \env -> pure . (,) given <$> withServer env cores subject (trips env cores),
-      caseCounts = []
-    }
-  where
-    given = echoParams mode cores
+  (timedCase subject (echoParams mode cores) (\env -> withServer env cores subject (trips env cores))) {caseGroup = [("cores", Count cores)]}
 
 trips :: Env -> Int -> Server -> IO Metrics
 trips env cores server = do

@@ -23,8 +23,8 @@ import System.FilePath ((</>))
 import System.IO (IOMode (WriteMode), hFlush, withBinaryFile)
 import Weft.Bench.Types
 
--- | A folder with the files @1k@, @16k@ and @1m@, of 1, 16 and 1024 KiB, and @4332@, which has that many bytes, like the
--- file of (2010, 9.1).
+-- | A folder with the files @1k@, @16k@ and @1m@, of 1, 16 and 1024 KiB, and @4332@, which has that many bytes, like
+-- the file of (2010, 9.1).
 smallFolder :: Env -> IO FilePath
 smallFolder env = folderOf env "small" [("1k", 1024), ("16k", 16384), ("1m", 1048576), ("4332", 4332)]
 

@@ -10,6 +10,7 @@ module Weft.Bench.H2load
     Until (..),
     runH2load,
     runCleartext,
+    answering,
 
     -- * Its summary
     Summary (..),
@@ -18,11 +19,14 @@ module Weft.Bench.H2load
 where
 
 import Data.Char (isDigit)
+import qualified Data.Map.Strict as M
 import Data.Text (Text)
 import qualified Data.Text as T
 import Text.Read (readMaybe)
 import Weft.Bench.Child
+import Weft.Bench.Server
 import Weft.Bench.Types
+import Weft.Tools.Proc (cpuSeconds, peakResidentBytes)
 
 h2loadTool :: FilePath
 h2loadTool = "h2load"
@@ -35,8 +39,8 @@ data H2load = H2load
     h2Until :: !Until
   }
 
--- | For a time in seconds, after which the answers in progress are abandoned; until so many are complete; or a single upload
--- of a file.
+-- | For a time in seconds, after which the answers in progress are abandoned; until so many are complete; or a single
+-- upload of a file.
 data Until = Seconds !Double | Requests !Int | Upload !FilePath
 
 -- | What came of it.
@@ -48,13 +52,30 @@ data Summary = Summary
   }
   deriving (Eq, Show)
 
--- | Put a port under load from these cores, over TLS. Fails if no answer is complete, or one is an error or has not the status 2xx.
+-- | Put a port under load from these cores, over TLS. Fails if no answer is complete, or one is an error or has not the
+-- status 2xx.
 runH2load :: Env -> [Int] -> Int -> H2load -> IO Summary
 runH2load env cores port = running env cores "https" port []
 
 -- | The same without TLS; the file is the message of a call by gRPC, if there is one.
 runCleartext :: Env -> [Int] -> Int -> Maybe FilePath -> H2load -> IO Summary
 runCleartext env cores port call = running env cores "http" port (concat [["-d", file, "-H", "content-type: application/grpc", "-H", "te: trailers"] | Just file <- [call]])
+
+-- | What an answer of a server costs, by a function that puts it under load. So many requests are in flight.
+answering :: Plan -> Server -> Int -> (Until -> IO Summary) -> IO Metrics
+answering plan server inFlight asked = do
+  warm <- asked (Seconds (planWarmup plan))
+  before <- cpuSeconds (serverPid server)
+  -- Abandoned answers would cost CPU time too, so a number of them is asked for.
+  result <- asked (Requests (max (2 * inFlight) (ceiling (planDuration plan * summaryAnswers warm / summarySeconds warm))))
+  after <- cpuSeconds (serverPid server)
+  peak <- peakResidentBytes (serverPid server)
+  pure $
+    M.fromList
+      [ ("cpu_us_per_op", 1e6 * (after - before) / summaryAnswers result),
+        ("ops_per_s", summaryAnswers result / summarySeconds result),
+        ("max_rss_mb", peak / 1e6)
+      ]
 
 running :: Env -> [Int] -> String -> Int -> [String] -> H2load -> IO Summary
 running env cores scheme port more load = do

@@ -3,8 +3,8 @@
 -- |
 -- Description : Benchmark @http2@
 --
--- HTTP/2 over TLS, on one core. Modes: @get@, files from @weft serve@, nginx, h2o, Go's net/http and hyper; @pong@, a small
--- answer of a WAI application; @post@, the time of an upload over a connection with a round trip of 50 ms.
+-- HTTP/2 over TLS, on one core. Modes: @get@, files from @weft serve@, nginx, h2o, Go's net/http and hyper; @pong@, a
+-- small answer of a WAI application; @post@, the time of an upload over a connection with a round trip of 50 ms.
 module Weft.Bench.Http2 (http2) where
 
 import Control.Monad (unless)
@@ -21,7 +21,7 @@ import Weft.Bench.Child
 import Weft.Bench.H2load
 import Weft.Bench.Server
 import Weft.Bench.Types
-import Weft.Tools.Proc (cpuSeconds, peakResidentBytes)
+import Weft.Tools.Proc (peakResidentBytes)
 
 http2 :: Benchmark
 http2 =
@@ -68,37 +68,15 @@ loadParams (Load mode size connections streams) =
 
 loadCase :: Load -> Subject -> Case
 loadCase load@(Load _ size connections streams) subject =
-  Case
-    { caseSubject = subject,
-      caseParams = loadParams load,
-      caseGroup = loadParams load,
-      caseMeasure = measure,
-      caseCounts = []
-    }
+  timedCase subject (loadParams load) $ \env ->
+    secureFiles 1 P256 env subject >>= \arguments -> withServerOf env 1 subject arguments $ \server ->
+      answering (envPlan env) server (connections * streams) $
+        runH2load env (clientCores env 1) (serverPort server) . H2load connections streams path
   where
     path = case size of
       Just 1024 -> "/1m"
       Just kib -> "/" <> show kib <> "k"
       Nothing -> "/"
-    measure env =
-      secureFiles 1 P256 env subject >>= \arguments -> withServerOf env 1 subject arguments $ \server -> do
-        let asked = runH2load env (clientCores env 1) (serverPort server) . H2load connections streams path
-            plan = envPlan env
-        warm <- asked (Seconds (planWarmup plan))
-        before <- cpuSeconds (serverPid server)
-        -- Abandoned answers would cost CPU time too, so a number of them is asked for.
-        result <- asked (Requests (max (2 * connections * streams) (ceiling (planDuration plan * summaryAnswers warm / summarySeconds warm))))
-        after <- cpuSeconds (serverPid server)
-        peak <- peakResidentBytes (serverPid server)
-        pure
-          [ ( loadParams load,
-              M.fromList
-                [ ("cpu_us_per_op", 1e6 * (after - before) / summaryAnswers result),
-                  ("ops_per_s", summaryAnswers result / summarySeconds result),
-                  ("max_rss_mb", peak / 1e6)
-                ]
-            )
-          ]
 
 uploadParams :: Int -> Params
 uploadParams mib = [("mode", Word "post"), ("size_kib", Count (1024 * mib)), ("capabilities", Count 1)]
@@ -106,23 +84,15 @@ uploadParams mib = [("mode", Word "post"), ("size_kib", Count (1024 * mib)), ("c
 -- | The time from the beginning of the connection to the answer, which the server gives when it has read everything.
 uploadCase :: Int -> Subject -> Case
 uploadCase mib subject =
-  Case
-    { caseSubject = subject,
-      caseParams = uploadParams mib,
-      caseGroup = uploadParams mib,
-      caseMeasure = measure,
-      caseCounts = []
-    }
-  where
-    measure env =
-      secureFiles 1 P256 env subject >>= \arguments -> withServerOf env 1 subject arguments $ \server -> do
-        file <- uploadFile env mib
-        relay <- locate env relayTool >>= maybe (failWith ("missing: " <> T.pack relayTool)) pure
-        withChild env (Program relay ["--to", show (serverPort server), "--ms", "25", "--port", "0"] [] (clientCores env 1)) $ \child -> do
-          between <- listening child subject
-          result <- runH2load env (clientCores env 1) (serverPort between) (H2load 1 1 "/upload" (Upload file))
-          peak <- peakResidentBytes (serverPid server)
-          pure [(uploadParams mib, M.fromList [("wall_s", summarySeconds result), ("max_rss_mb", peak / 1e6)])]
+  timedCase subject (uploadParams mib) $ \env ->
+    secureFiles 1 P256 env subject >>= \arguments -> withServerOf env 1 subject arguments $ \server -> do
+      file <- uploadFile env mib
+      relay <- locate env relayTool >>= maybe (failWith ("missing: " <> T.pack relayTool)) pure
+      withChild env (Program relay ["--to", show (serverPort server), "--ms", "25", "--port", "0"] [] (clientCores env 1)) $ \child -> do
+        between <- listening child subject
+        result <- runH2load env (clientCores env 1) (serverPort between) (H2load 1 1 "/upload" (Upload file))
+        peak <- peakResidentBytes (serverPid server)
+        pure (M.fromList [("wall_s", summarySeconds result), ("max_rss_mb", peak / 1e6)])
 
 -- | A file of this many MiB to be sent, which need not be on the disk.
 uploadFile :: Env -> Int -> IO FilePath

@@ -86,16 +86,10 @@ idleTlsParams many = [("mode", Word "idle"), ("idle", Count many), ("capabilitie
 -- | Memory with idle connections and without, right after a load of others.
 idleTlsCase :: Int -> Subject -> Case
 idleTlsCase many subject =
-  Case
-    { caseSubject = subject,
-      caseParams = idleTlsParams many,
-      caseGroup = idleTlsParams many,
-      caseMeasure = \env -> do
-        arguments <- workArguments work env subject
-        (_, beside) <- withServerOf env 1 subject (arguments <> patience) (withAndWithout env work many)
-        pure [(idleTlsParams many, M.filterWithKey (\metric _ -> metric `elem` ["rss_bytes_per_idle", "max_rss_mb", "p50_us", "p99_us"]) beside)],
-      caseCounts = []
-    }
+  timedCase subject (idleTlsParams many) $ \env -> do
+    arguments <- workArguments work env subject
+    (_, beside) <- withServerOf env 1 subject (arguments <> patience) (withAndWithout env work many)
+    pure (M.filterWithKey (\metric _ -> metric `elem` ["rss_bytes_per_idle", "max_rss_mb", "p50_us", "p99_us"]) beside)
   where
     work = workOf small
     patience = concat [["--connections", "0", "--keep-alive", "600"] | subjectName subject == "weft"]

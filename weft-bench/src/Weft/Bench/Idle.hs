@@ -100,9 +100,9 @@ measuredBoth env work many server = do
   (alone, beside) <- withAndWithout env work many server
   pure [(idleParams 0, alone), (idleParams many, beside)]
 
--- | Both loads on the same process, without and with idle connections. Resident memory is measured right after each load,
--- live bytes after a full collection. If the load is over TLS, so are the idle connections, each of which has had an
--- answer.
+-- | Both loads on the same process, without and with idle connections. Resident memory is measured right after each
+-- load, live bytes after a full collection. If the load is over TLS, so are the idle connections, each of which has had
+-- an answer.
 withAndWithout :: Env -> Workload -> Int -> Server -> IO (Metrics, Metrics)
 withAndWithout env work many server = do
   (alone, residentAlone, liveAlone) <- loaded

@@ -151,8 +151,8 @@ roundTrips env cores size warmup count server = withTool env cores tripTool argu
     arguments =
       [("port", show (serverPort server)), ("size", show size), ("warmup", show warmup), ("count", show count)]
 
--- | Hold this many idle connections to a server during the action. With a path they are connections of TLS, each of which
--- has requested it once.
+-- | Hold this many idle connections to a server during the action. With a path they are connections of TLS, each of
+-- which has requested it once.
 withIdle :: Env -> [Int] -> Maybe String -> Int -> Server -> IO a -> IO a
 withIdle env cores path count server action =
   withTool env cores idleTool ([("port", show (serverPort server)), ("count", show count)] ++ [("tls", requested) | Just requested <- [path]]) $ \child -> do

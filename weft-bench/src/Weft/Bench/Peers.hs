@@ -3,8 +3,8 @@
 -- |
 -- Description : Settings of subjects
 --
--- Pure: how the programs of a benchmark are set up, where that matters to a figure. Results, tables and reports show it.
--- The options of the run-time system that all Haskell subjects of a benchmark get are not repeated here.
+-- Pure: how the programs of a benchmark are set up, where that matters to a figure. Results, tables and reports show
+-- it. The options of the run-time system that all Haskell subjects of a benchmark get are not repeated here.
 module Weft.Bench.Peers
   ( settingsOf,
     settingsAmong,

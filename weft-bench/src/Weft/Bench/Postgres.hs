@@ -24,7 +24,8 @@ import System.Process (callProcess, readProcessWithExitCode)
 import Weft.Bench.Child
 import Weft.Bench.Types
 
--- | Run an action with the folder of the database's socket; the database is on these cores. Fails if there is no PostgreSQL.
+-- | Run an action with the folder of the database's socket; the database is on these cores. Fails if there is no
+-- PostgreSQL.
 withPostgres :: Env -> [Int] -> (FilePath -> IO a) -> IO a
 withPostgres env cores act = do
   versions <- try (listDirectory installed) :: IO (Either IOException [FilePath])

@@ -3,7 +3,8 @@
 -- |
 -- Description : Progress of a benchmark
 --
--- On a terminal, one line of standard error that is overwritten; otherwise, or if @TERM@ is @dumb@, a line for each step.
+-- On a terminal, one line of standard error that is overwritten; otherwise, or if @TERM@ is @dumb@, a line for each
+-- step.
 module Weft.Bench.Progress
   ( Progress,
     withProgress,

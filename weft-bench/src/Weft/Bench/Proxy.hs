@@ -4,7 +4,8 @@
 -- Description : Benchmark @proxy@
 --
 -- Small answers through a reverse proxy on one core, over HTTP and over TLS 1.3 to the clients: @weft serve --proxy@,
--- nginx and HAProxy, each with connections to the server behind that are kept. That server is nginx with files, for all.
+-- nginx and HAProxy, each with connections to the server behind that are kept. That server is nginx with files, for
+-- all.
 module Weft.Bench.Proxy (proxy) where
 
 import Data.Text (Text)

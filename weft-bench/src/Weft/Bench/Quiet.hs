@@ -40,15 +40,9 @@ quietParams count = [("idle", Count count), ("capabilities", Count 2)]
 
 quietCase :: Int -> Subject -> Case
 quietCase count subject =
-  Case
-    { caseSubject = subject,
-      caseParams = quietParams count,
-      caseGroup = quietParams count,
-      caseMeasure = \env ->
-        withServer env 2 subject $ \server ->
-          withIdle env (clientCores env 2) Nothing count server (pure . (,) (quietParams count) <$> watch env server),
-      caseCounts = []
-    }
+  timedCase subject (quietParams count) $ \env ->
+    withServer env 2 subject $ \server ->
+      withIdle env (clientCores env 2) Nothing count server (watch env server)
 
 -- | Observe a server that has come to rest. A report wakes the program, which then does one more collection before it
 -- rests again. Two reports without an observed period between them show how many collections that adds.

@@ -201,9 +201,9 @@ figuresSection extent folder results =
     wanted = [r | r@(Row what _ _ _) <- rows, whole || what `elem` summaryRows]
     absent = nub [bench | Row _ bench _ _ <- wanted, bench `notElem` map savedBench results]
 
--- | The same figures with other compilers: a table of the programs that a compiler builds, with columns for each of them,
--- and what became of the bounds. Arguments: the results of the document, and those of other compilers. Empty if there
--- are none of the latter, or only for other figures.
+-- | The same figures with other compilers: a table of the programs that a compiler builds, with columns for each of
+-- them, and what became of the bounds. Arguments: the results of the document, and those of other compilers. Empty if
+-- there are none of the latter, or only for other figures.
 compilersSection :: [Saved] -> [Saved] -> Text
 compilersSection results others
   | null table = ""

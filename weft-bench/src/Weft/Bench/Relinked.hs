@@ -181,8 +181,8 @@ measures = [("wall_s", "wall-clock time"), ("cpu_s", "CPU time"), ("max_rss_mb",
 leastSeconds :: Double
 leastSeconds = 0.02
 
--- | What the rounds say of a metric: the change, whether the difference is large enough to matter, and the ratios of the
--- rounds.
+-- | What the rounds say of a metric: the change, whether the difference is large enough to matter, and the ratios of
+-- the rounds.
 data Compared = Compared !Change !Bool !Summary
 
 -- | Compare a metric. System calls are counted in a single run: their ratio is given as it is, and no verdict needs it.
@@ -202,7 +202,8 @@ compared runs metric = do
       | ratio > 1.02 = More ratio
       | otherwise = Same
 
--- | The result in words. Wall-clock and CPU time decide: one of them has changed, and the other one does not contradict.
+-- | The result in words. Wall-clock and CPU time decide: one of them has changed, and the other one does not
+-- contradict.
 verdict :: [Run] -> Text
 verdict runs = T.unlines (("verdict: " <> summary) : [name <> ": " <> sentence metric found <> (if metric == "system_calls" then ", counted once" else "") | (metric, name, found) <- all'])
   where

@@ -63,7 +63,8 @@ renderReport known results =
     numbered = zip [0 :: Int ..] results
     bounds = overview titleOf results
     compared = compilers known results
-    -- Includes the address of a server or the user's program, and the compiler if a benchmark was run with several, or else the machine.
+    -- Includes the address of a server or the user's program, and the compiler if a benchmark was run with several, or
+    -- else the machine.
     titleOf r
       | length (versionsOf (savedBench r) results) > 1 = named r <> maybe "" (" on GHC " <>) (lookup "ghc" (savedMachine r))
       | length (nub ([machineText o | o <- results, savedBench o == savedBench r])) > 1 = named r <> " on " <> machineText r

@@ -122,8 +122,8 @@ firstRounds env selected benchmark = do
     counter name = Missing (T.pack name) (noProgram name <> "; not counted: " <> T.intercalate ", " (nub [countingMetric k | k <- concatMap caseCounts asked, countingTool k == name]))
     noProgram name = "there is no program " <> T.pack name <> " in bin/subjects, bin/peers or PATH"
 
--- | The cases of another round: all, if the time was over before the last round of the plan; then those of the bounds that
--- are not settled, while the plan allows more rounds.
+-- | The cases of another round: all, if the time was over before the last round of the plan; then those of the bounds
+-- that are not settled, while the plan allows more rounds.
 inDoubt :: Measurement -> [Case]
 inDoubt measurement
   | measuredRounds measurement < planRounds plan = measuredCases measurement
@@ -132,9 +132,9 @@ inDoubt measurement
   where
     plan = envPlan (measuredEnv measurement)
 
--- | A further round of one of several benchmarks, which is announced before. It is one with the fewest rounds so far, and
--- of these the one whose round is the shortest: so the time that is left decides most bounds. 'Nothing' if no bound is in
--- doubt, the plan allows no more rounds, or none would end in time.
+-- | A further round of one of several benchmarks, which is announced before. It is one with the fewest rounds so far,
+-- and of these the one whose round is the shortest: so the time that is left decides most bounds. 'Nothing' if no bound
+-- is in doubt, the plan allows no more rounds, or none would end in time.
 furtherRound :: Ord place => (Measurement -> IO ()) -> M.Map place Measurement -> IO (Maybe (M.Map place Measurement))
 furtherRound announce several = do
   inTime <- filterM (\(_, measurement, cases) -> not <$> late measurement cases) [(place, measurement, cases) | (place, measurement) <- M.toList several, let cases = inDoubt measurement, not (null cases)]

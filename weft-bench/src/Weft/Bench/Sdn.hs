@@ -5,7 +5,8 @@
 --
 -- A learning-switch controller under the load of Mio's paper (section 6.3): a hundred switches with a thousand hosts
 -- each, and at most 512 unanswered packets for each switch. It is compared with the same program on GHC's own manager,
--- Open vSwitch's test controller and os-ken. The load is @weft-bench cbench@; an operation is the first answer to a packet.
+-- Open vSwitch's test controller and os-ken. The load is @weft-bench cbench@; an operation is the first answer to a
+-- packet.
 --
 -- With 51,200 packets in flight, the queue determines their latency, and a read receives hundreds of them: the I/O
 -- manager's share is below the noise. Therefore the controller's latency and the manager's cost are measured at
@@ -183,8 +184,8 @@ measure env setting server = do
       | settingMode setting /= "idle" = planDuration (envPlan env)
       | planDuration (envPlan env) < 1 = 12
       | otherwise = max 25 (planDuration (envPlan env))
-    -- The hosts are learnt first. At a fixed rate, what is late then would have to be caught up in the measured time; with
-    -- many in flight, some switches would be served late.
+    -- The hosts are learnt first. At a fixed rate, what is late then would have to be caught up in the measured time;
+    -- with many in flight, some switches would be served late.
     warmup = (if settingRate setting > 0 || settingInFlight setting > 4 then max 1 else id) (planWarmup (envPlan env))
     dropped = ["load_cpu_s", "lost_count", "best_switch_ratio", "worst_switch_ratio", "flows_ratio", "total_unique_count", "errors_count"]
 

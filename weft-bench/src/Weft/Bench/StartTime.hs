@@ -25,17 +25,11 @@ startParams = [("workload", Word "start"), ("capabilities", Count 2)]
 -- | Runs a subject that ends by itself the given number of times, one after the other, and takes the median.
 startCase :: Int -> Subject -> Case
 startCase count subject =
-  Case
-    { caseSubject = subject,
-      caseParams = startParams,
-      caseGroup = startParams,
-      caseMeasure = \env -> do
-        program <- subjectProgramWith env 2 subject []
-        -- taskset(1) takes time of its own. It is left out where the program may use all cores anyway.
-        times <- replicateM (max 1 count) (once program {programCores = if length (programCores program) < envCores env then programCores program else []})
-        pure [(startParams, M.singleton "start_ms" (sort times !! (length times `div` 2)))],
-      caseCounts = []
-    }
+  timedCase subject startParams $ \env -> do
+    program <- subjectProgramWith env 2 subject []
+    -- taskset(1) takes time of its own. It is left out where the program may use all cores anyway.
+    times <- replicateM (max 1 count) (once program {programCores = if length (programCores program) < envCores env then programCores program else []})
+    pure (M.singleton "start_ms" (sort times !! (length times `div` 2)))
 
 -- | The duration of one run in milliseconds.
 once :: Program -> IO Double

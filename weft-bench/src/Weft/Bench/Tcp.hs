@@ -77,15 +77,9 @@ subjectsOf s
 
 trialCase :: Setting -> Subject -> Case
 trialCase s subject =
-  Case
-    { caseSubject = subject,
-      caseParams = settingParams s,
-      caseGroup = settingParams s,
-      caseMeasure = \env -> do
-        parts <- forM (if settingLossy s then [1, 2, 3 :: Int] else [1]) (trial env s subject)
-        pure [(settingParams s, M.map (/ fromIntegral (length parts)) (M.unionsWith (+) parts))],
-      caseCounts = []
-    }
+  timedCase subject (settingParams s) $ \env -> do
+    parts <- forM (if settingLossy s then [1, 2, 3 :: Int] else [1]) (trial env s subject)
+    pure (M.map (/ fromIntegral (length parts)) (M.unionsWith (+) parts))
 
 -- | A trial with one seed.
 trial :: Env -> Setting -> Subject -> Int -> IO (M.Map Text Double)
@@ -120,49 +114,26 @@ webParams connections = [("mode", Word "web"), ("connections", Count connections
 -- | 256 files of 16 KiB, requested at random.
 webCase :: Int -> Subject -> Case
 webCase connections subject =
-  Case
-    { caseSubject = subject,
-      caseParams = webParams connections,
-      caseGroup = webParams connections,
-      caseMeasure = \env -> do
-        folder <- manyFiles 256 16
-        server <- found env "examples/hybrid-web"
-        metrics <- underTrial env (planDuration (envPlan env)) (["-m", "web", "-c", show connections, "-o"] <> ["-k" | subjectName subject == "kernel"] <> ["--", server, folder])
-        pure [(webParams connections, metrics)],
-      caseCounts = []
-    }
+  timedCase subject (webParams connections) $ \env -> do
+    folder <- manyFiles 256 16
+    server <- found env "examples/hybrid-web"
+    underTrial env (planDuration (envPlan env)) (["-m", "web", "-c", show connections, "-o"] <> ["-k" | subjectName subject == "kernel"] <> ["--", server, folder])
 
 tailParams :: Params
 tailParams = [("mode", Word "tails")]
 
 tailCase :: Case
-tailCase =
-  Case
-    { caseSubject = weft,
-      caseParams = tailParams,
-      caseGroup = tailParams,
-      caseMeasure = \env -> do
-        path <- found env (subjectProgram weft)
-        metrics <- withChild env (Program path ["tails", "3000"] [] [0]) (hearJson 60)
-        pure [(tailParams, M.delete "tails" metrics)],
-      caseCounts = []
-    }
+tailCase = timedCase weft tailParams $ \env -> do
+  path <- found env (subjectProgram weft)
+  M.delete "tails" <$> withChild env (Program path ["tails", "3000"] [] [0]) (hearJson 60)
 
 idleParams :: Plan -> Params
 idleParams plan = [("mode", Word "idle"), ("connections", Count (planIdleTcp plan))]
 
 idleCase :: Plan -> Case
-idleCase plan =
-  Case
-    { caseSubject = weft,
-      caseParams = idleParams plan,
-      caseGroup = idleParams plan,
-      caseMeasure = \env -> do
-        path <- found env (subjectProgram weft)
-        metrics <- withChild env (Program path ["idle", show (planIdleTcp (envPlan env))] [] [0]) (hearJson 170)
-        pure [(idleParams plan, M.delete "connections" metrics)],
-      caseCounts = []
-    }
+idleCase plan = timedCase weft (idleParams plan) $ \env -> do
+  path <- found env (subjectProgram weft)
+  M.delete "connections" <$> withChild env (Program path ["idle", show (planIdleTcp (envPlan env))] [] [0]) (hearJson 170)
 
 -- Bounds ----------------------------------------------------------------------------------
 

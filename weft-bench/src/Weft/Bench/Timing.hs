@@ -35,16 +35,9 @@ data Trial = Trial
 -- | A case that runs a trial once a round, with an action on its process.
 trialCase :: (Env -> Child -> IO Metrics) -> Trial -> Case
 trialCase measure trial =
-  Case
-    { caseSubject = trialSubject trial,
-      caseParams = trialParams trial,
-      caseGroup = trialParams trial,
-      caseMeasure = \env -> do
-        program <- subjectProgramWith env (trialCapabilities trial) (trialSubject trial) (trialArguments trial)
-        metrics <- withChild env program (measure env)
-        pure [(trialParams trial, metrics)],
-      caseCounts = []
-    }
+  timedCase (trialSubject trial) (trialParams trial) $ \env -> do
+    program <- subjectProgramWith env (trialCapabilities trial) (trialSubject trial) (trialArguments trial)
+    withChild env program (measure env)
 
 -- | The figures that the program prints, and its peak memory.
 selfMeasured :: Env -> Child -> IO Metrics

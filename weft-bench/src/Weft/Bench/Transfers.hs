@@ -104,9 +104,9 @@ data Scenario = Scenario
     scenarioAsking :: !(Int -> Connection -> IO (IO ()))
   }
 
--- | @file@, @https@ and @http2@ are @weft serve@ with a file of 1 KiB, and @proxy@ is it before another server, which runs
--- while the action does and is not counted. A subject whose name begins with @sdn@ is a controller, and its clients are
--- switches. Other subjects are programs that answer anything.
+-- | @file@, @https@ and @http2@ are @weft serve@ with a file of 1 KiB, and @proxy@ is it before another server, which
+-- runs while the action does and is not counted. A subject whose name begins with @sdn@ is a controller, and its
+-- clients are switches. Other subjects are programs that answer anything.
 withScenario :: Env -> FilePath -> Int -> (Scenario -> IO a) -> IO a
 withScenario env subject n act = case subject of
   "file" -> files [] pure askingHttp1
@@ -171,16 +171,16 @@ count env args subject n = withScenario env subject n $ \scenario -> do
         B.hPut control "e" >> hFlush control
         awaitFile child result
     B.readFile result >>= either (failWith . ("the plug-in wrote " <>)) pure . parseCounted
-  let sends = M.elems (countedSends counted)
+  let sends = sentBy counted
       requests = sum sends
   when (requests == 0) $ failWith "no request was answered"
   -- Without its addresses no line would be Weft's.
   when (null [() | (_, _, _, name) <- countedMaps counted, name == B.pack program]) $ failWith ("the plug-in knows no address of " <> T.pack program)
-  -- A server in which one capability answers has no transfers. Three of four should have an eighth of their share at least:
-  -- the kernel spreads few connections unevenly.
+  -- A server in which one capability answers has no transfers. Three of four should have an eighth of their share at
+  -- least: the kernel spreads few connections unevenly.
   when (runtime /= Nothing && 4 * length (filter (\sent -> sent * 8 * n >= requests) sends) < 3 * n) $
     failWith ("the work was not spread: requests by capability " <> T.unwords (map number sends))
-  pure (render args subject n requests sends (hottest program symbols counted) (countedLost counted))
+  pure (render args subject n (hottest program symbols counted) counted)
   where
     found name from = locate env name >>= maybe (libraryOf name >>= maybe (failWith ("missing: " <> T.pack name <> " (" <> from <> ")")) pure) pure
     libraryOf name = do
@@ -201,8 +201,8 @@ awaitFile child file = go (300 :: Int)
         Just why -> failWith (T.pack (takeFileName file) <> ": the server ended: " <> why)
         Nothing -> threadDelay 100000 >> go (left - 1)
 
--- | How many addresses a server with so many capabilities may use. GHC reserves two thirds of what it may, a terabyte at
--- most, of which QEMU would keep 7 GB of tables.
+-- | How many addresses a server with so many capabilities may use. GHC reserves two thirds of what it may, a terabyte
+-- at most, of which QEMU would keep 7 GB of tables.
 addresses :: Int -> Int
 addresses n = (24 * 1024 + 512 * n) * 1024 * 1024
 
@@ -213,8 +213,8 @@ untilAnswered answered wanted = go (400 :: Int)
     go 0 = readIORef answered >>= \n -> failWith ("too slow: in 40 s it has answered " <> number n <> " requests")
     go left = readIORef answered >>= \n -> when (n < wanted) (threadDelay 100000 >> go (left - 1))
 
--- | Run an action while that many connections send requests in turn, each when the one before has been answered. The action
--- gets the number of those that have been.
+-- | Run an action while that many connections send requests in turn, each when the one before has been answered. The
+-- action gets the number of those that have been.
 asking :: Scenario -> Int -> Int -> (IORef Int -> IO a) -> IO a
 asking scenario connections port act = newIORef 0 >>= \answered -> go answered connections []
   where
@@ -225,15 +225,20 @@ asking scenario connections port act = newIORef 0 >>= \answered -> go answered c
     go answered left asks = connecting port (scenarioSecure scenario) $ \connection -> do
       ask <- scenarioAsking scenario left connection
       go answered (left - 1) (ask : asks)
-    -- At first all at once, so that each capability has what a server has under load: a proxy, connections of its own to
-    -- the server behind. With one request in flight ever, there would be one for all.
+    -- At first all at once, so that each capability has what a server has under load: a proxy, connections of its own
+    -- to the server behind. With one request in flight ever, there would be one for all.
     together asks = forM asks (\ask -> newEmptyMVar >>= \done -> done <$ forkIO (handle ended (replicateM_ 4 ask) `finally` putMVar done ())) >>= mapM_ takeMVar
     -- What the server's end means is said elsewhere.
     ended :: IOException -> IO ()
     ended _ = pure ()
 
-render :: Arguments -> FilePath -> Int -> Int -> [Int] -> [Hot] -> Int -> [Text]
-render args subject n requests sends hots lost =
+-- | The requests that each capability has sent.
+sentBy :: Counted -> [Int]
+sentBy = M.elems . countedSends
+
+-- | The result for a subject with that many capabilities.
+render :: Arguments -> FilePath -> Int -> [Hot] -> Counted -> [Text]
+render args subject n hots counted =
   [ T.pack subject <> ", -N" <> number n <> ", one request in flight: " <> number requests <> " requests, the busiest of "
       <> number (length sends)
       <> " sent "
@@ -245,6 +250,9 @@ render args subject n requests sends hots lost =
     <> columns (["", "false", "code of", "line", "most often"] : map row (take (argLines args) hots))
     <> [""]
   where
+    sends = sentBy counted
+    requests = sum sends
+    lost = countedLost counted
     each k = T.pack (showFFloat (Just 3) (fromIntegral k / fromIntegral requests :: Double) "")
     row h = [each (hotCount h), number (100 * hotFalse h `div` max 1 (hotCount h)) <> " %", owner (hotOwner h), T.take 60 (hotName h), T.intercalate "; " [T.take 50 w <> " -> " <> T.take 50 r | (w, r) <- take 1 (hotCode h)]]
     owner o = case o of

@@ -14,6 +14,7 @@ module Weft.Bench.Types
     -- * Benchmarks
     Benchmark (..),
     Case (..),
+    timedCase,
     Counting (..),
     Measured,
     Subject (..),
@@ -96,6 +97,18 @@ data Case = Case
     -- | Measurements that would disturb the timing; each runs once, after all rounds.
     caseCounts :: [Counting]
   }
+
+-- | A case that has all of its parameters in common with those that it is compared with. A round measures the metrics
+-- of these parameters, and nothing is counted.
+timedCase :: Subject -> Params -> (Env -> IO Metrics) -> Case
+timedCase subject params measure =
+  Case
+    { caseSubject = subject,
+      caseParams = params,
+      caseGroup = params,
+      caseMeasure = fmap (\metrics -> [(params, metrics)]) . measure,
+      caseCounts = []
+    }
 
 -- | A measurement under a tool that slows the subject down, such as strace. If the tool is missing, only this
 -- measurement is left out.

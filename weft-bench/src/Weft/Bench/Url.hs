@@ -40,6 +40,7 @@ import Weft.Bench.Runner (Failure (..), Outcome (..))
 import Weft.Bench.Setup (endAsByInterrupt, machineFacts, raiseOpenFiles)
 import Weft.Bench.Types
 import Weft.Bench.UrlLoad
+import Weft.Bench.UrlLoad.Tally
 import Weft.Http.Client (Url (..), hostAndPort, parseUrlOrSocket)
 import Weft.Socket (AddrInfo, getAddrInfo)
 import Weft.Tools.Numbers (columns, longestTime, noMoreThan, notNegative, positive, renderNumber)

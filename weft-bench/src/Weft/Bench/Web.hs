@@ -19,7 +19,6 @@ module Weft.Bench.Web (web) where
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
-import qualified Data.Map.Strict as M
 import Data.Text (Text)
 import Numeric (showHex)
 import System.FilePath ((</>))
@@ -30,7 +29,6 @@ import Weft.Bench.Postgres (withPostgres)
 import Weft.Bench.Server
 import Weft.Bench.Types
 import Weft.Bench.Workload
-import Weft.Tools.Proc (cpuSeconds, peakResidentBytes)
 
 web :: Benchmark
 web =
@@ -82,13 +80,14 @@ webParams mode = ("mode", Word (modeName mode)) : params (connectionsOf mode) 1
 
 modeCase :: Mode -> Subject -> Case
 modeCase mode subject = case mode of
-  H2c -> plain {caseMeasure = overHttp2 (H2load (connectionsOf mode) streams (sumPath 13 42)) Nothing}
-  Grpc -> plain {caseMeasure = overHttp2 (H2load (connectionsOf mode) streams "/weft.Bench/Sum") (Just call)}
+  H2c -> timed (overHttp2 (H2load (connectionsOf mode) streams (sumPath 13 42)) Nothing)
+  Grpc -> timed (overHttp2 (H2load (connectionsOf mode) streams "/weft.Bench/Sum") (Just call))
   -- The database and the clients are on other cores than the server.
   Database -> plain {caseMeasure = \env -> withPostgres env (clientCores env 1) $ \folder -> caseMeasure (loaded work {workArguments = \_ _ -> pure ["--database", folder]}) env}
   _ -> plain
   where
     plain = loaded work
+    timed = timedCase subject (webParams mode)
     loaded given = (workloadCase (webParams mode) given subject) {caseCounts = []}
     work = (onePage (connectionsOf mode) 1) {workPath = if mode == WebSocket then "/echo" else "/", workScript = script mode, workRenew = mode == Short, workMessage = if mode == WebSocket then Just 100 else Nothing}
     streams = 32
@@ -96,22 +95,8 @@ modeCase mode subject = case mode of
     call = B.pack [0, 0, 0, 0, 8, 0, 0, 0, 13, 0, 0, 0, 42]
     overHttp2 load body env = withServer env 1 subject $ \server -> do
       file <- traverse (\bytes -> let path = envScratch env </> "call" in path <$ B.writeFile path bytes) body
-      let asked = runCleartext env (clientCores env 1) (serverPort server) file . load
-          plan = envPlan env
-      warm <- asked (Seconds (planWarmup plan))
-      before <- cpuSeconds (serverPid server)
-      result <- asked (Requests (max (2 * connectionsOf mode * streams) (ceiling (planDuration plan * summaryAnswers warm / summarySeconds warm))))
-      after <- cpuSeconds (serverPid server)
-      peak <- peakResidentBytes (serverPid server)
-      pure
-        [ ( webParams mode,
-            M.fromList
-              [ ("cpu_us_per_op", 1e6 * (after - before) / summaryAnswers result),
-                ("ops_per_s", summaryAnswers result / summarySeconds result),
-                ("max_rss_mb", peak / 1e6)
-              ]
-          )
-        ]
+      answering (envPlan env) server (connectionsOf mode * streams) $
+        runCleartext env (clientCores env 1) (serverPort server) file . load
 
 sumPath :: Int -> Int -> String
 sumPath a b = "/sum?a=" <> show a <> "&b=" <> show b

@@ -52,8 +52,8 @@ data Workload = Workload
     workBrowser :: !Bool,
     -- | Bytes of the body that is posted.
     workPost :: !(Maybe Int),
-    -- | Requests that each connection sends in turn, whole, instead of the path; and whether there is a new connection after
-    -- the last of them.
+    -- | Requests that each connection sends in turn, whole, instead of the path; and whether there is a new connection
+    -- after the last of them.
     workScript :: ![ByteString],
     workRenew :: !Bool,
     -- | The path is a WebSocket, which gets and echoes messages of this many bytes.

@@ -5,9 +5,9 @@
 -- or 'contained'; any thread may call them.
 --
 -- Exceptions go to the program's handler for uncaught exceptions ('GHC.Conc.setUncaughtExceptionHandler'), which is
--- foreign code too: it may throw, also because an exception cannot be shown, and it may block, for example on a log that
--- cannot be written. So it runs on a thread of its own, the reporter, and its own exceptions are dropped. The reporter
--- exists while there are exceptions to report; they are reported in the order in which they were thrown.
+-- foreign code too: it may throw, also because an exception cannot be shown, and it may block, for example on a log
+-- that cannot be written. So it runs on a thread of its own, the reporter, and its own exceptions are dropped. The
+-- reporter exists while there are exceptions to report; they are reported in the order in which they were thrown.
 module Weft.Core.Boundary
   ( guarded,
     contained,

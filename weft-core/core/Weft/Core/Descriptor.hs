@@ -174,10 +174,11 @@ performThen d dir deadline op next = mask_ (again >>= next)
       Writing -> inside acquireToSend d DescriptorClosed
 {-# INLINE performThen #-}
 
--- Note [Woken and interrupted]. A thread that has been woken may have to wait for its turn. It is masked and not blocked
--- then, so an exception (a timeout) that comes meanwhile is thrown where the mask ends: after the operation, whose result
--- it takes away. Received bytes and accepted connections would be lost. So the exception is let in before the
--- operation, and the token goes to others. What remains is the time of the operation itself, as in GHC's own library.
+-- Note [Woken and interrupted]. A thread that has been woken may have to wait for its turn. It is masked and not
+-- blocked then, so an exception (a timeout) that comes meanwhile is thrown where the mask ends: after the operation,
+-- whose result it takes away. Received bytes and accepted connections would be lost. So the exception is let in before
+-- the operation, and the token goes to others. What remains is the time of the operation itself, as in GHC's own
+-- library.
 
 -- | Run a call with the descriptor that neither blocks nor throws; 'Nothing' if the
 -- descriptor is closed.

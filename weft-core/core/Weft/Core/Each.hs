@@ -5,8 +5,8 @@
 -- This alone only separates the things. What a capability writes often also needs cache lines of its own:
 -- 'Weft.Sys.newOwnWords' or 'Weft.Sys.newOwnRef'.
 --
--- A thread may be moved to another capability between two operations, so a thing must be fit for use by several threads.
--- Capabilities that are added beyond the number of processors share things with others.
+-- A thread may be moved to another capability between two operations, so a thing must be fit for use by several
+-- threads. Capabilities that are added beyond the number of processors share things with others.
 module Weft.Core.Each
   ( Each,
     newEach,

@@ -58,8 +58,8 @@ data Readiness = Readiness
     -- | Distinguishes it from earlier and later descriptors of the same number.
     readinessGeneration :: !Int,
     -- | Word 0: its use count, and the flags below, which any thread sets and none clears. Words 1 and 2: the number of
-    -- expired waiters of each direction, incremented by timers and decremented by the waiters; below zero while a waiter
-    -- is ahead of its timer.
+    -- expired waiters of each direction, incremented by timers and decremented by the waiters; below zero while a
+    -- waiter is ahead of its timer.
     readinessWords :: !WordArray,
     -- | The tokens hold the stamp of the event that put them, or 'unstamped'.
     readinessReadToken :: !(MVar Stamp),

@@ -91,8 +91,8 @@ register r m fd evs lifetime callback = do
     Nothing -> place table reg m Nothing
   either (\over -> readMVar over >> register r m fd evs lifetime callback) pure outcome
   where
-    -- The last arguments are the manager that is to serve the descriptor, and its entry. If the entry's manager is about
-    -- to stop, the other one takes its registrations over; a manager that stops finds only those in the table.
+    -- The last arguments are the manager that is to serve the descriptor, and its entry. If the entry's manager is
+    -- about to stop, the other one takes its registrations over; a manager that stops finds only those in the table.
     place table reg serving old = do
       let regs = reg : maybe [] entryRegistrations old
       alive <- opsAlive (managerOps r) serving

@@ -72,8 +72,9 @@ setTimer ts t = push >> (>= sweepThreshold) <$> addWord (timersCounts ts) wordIn
       unless done push
 {-# INLINE setTimer #-}
 
--- | Drop a timer that was cancelled. It is taken out at once if it is on top of the inbox: no timer was set after it, and
--- the owner has not emptied the inbox. Otherwise it stays for now, and is counted. The result is that of 'setTimer'.
+-- | Drop a timer that was cancelled. It is taken out at once if it is on top of the inbox: no timer was set after it,
+-- and the owner has not emptied the inbox. Otherwise it stays for now, and is counted. The result is that of
+-- 'setTimer'.
 dropCancelled :: Timers -> Timer -> IO Bool
 dropCancelled ts t = do
   inbox <- readRef (timersInbox ts)

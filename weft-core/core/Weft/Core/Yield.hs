@@ -1,12 +1,12 @@
 -- |
 -- Giving way before blocking. A thread that an event makes ready may make others ready: a reader gives a request to a
--- worker, the worker a response to a writer. These are behind the dispatcher in the capability's run queue. If it blocks
--- in the kernel while a thread is ready, GHC hands the capability to another OS thread, and takes it back at the next
--- event: three futex(2) and a context switch more. So the dispatcher yields once for each thread of such a chain.
+-- worker, the worker a response to a writer. These are behind the dispatcher in the capability's run queue. If it
+-- blocks in the kernel while a thread is ready, GHC hands the capability to another OS thread, and takes it back at the
+-- next event: three futex(2) and a context switch more. So the dispatcher yields once for each thread of such a chain.
 --
--- GHC does not tell whether a thread is ready. But a yield takes some 20 ns if none is, and longer otherwise. The length
--- of the chains is measured once in 'interval' turns. A yield can also take the time slices of threads that compute; new
--- events must not wait for them more than once. So no yield follows when 'limit' has passed.
+-- GHC does not tell whether a thread is ready. But a yield takes some 20 ns if none is, and longer otherwise. The
+-- length of the chains is measured once in 'interval' turns. A yield can also take the time slices of threads that
+-- compute; new events must not wait for them more than once. So no yield follows when 'limit' has passed.
 module Weft.Core.Yield
   ( Chains,
     newChains,
@@ -20,8 +20,8 @@ import Weft.Sys
 
 -- | What a dispatcher has found out about chains. Word 'turns': how many turns are left until it measures again. Word
 -- 'links': how many yields let another thread run, after the first one, in each of the last two measurements. Word
--- 'latest': what the last one found. Word 'least': the shortest yield so far in ns, or 0. From word 'times' on: how long
--- the yields of the last turn took, in ns, without the first one. Used by the dispatcher's thread only.
+-- 'latest': what the last one found. Word 'least': the shortest yield so far in ns, or 0. From word 'times' on: how
+-- long the yields of the last turn took, in ns, without the first one. Used by the dispatcher's thread only.
 newtype Chains = Chains WordArray
 
 turns, links, latest, least, times :: Int
@@ -39,17 +39,18 @@ newChains = Chains <$> newOwnWords (times + longest)
 interval :: Int
 interval = 32
 
--- | The yields after the first one, at most: one more than a chain of four threads needs. It shows how long a yield takes
--- if no thread is ready.
+-- | The yields after the first one, at most: one more than a chain of four threads needs. It shows how long a yield
+-- takes if no thread is ready.
 longest :: Int
 longest = 4
 
--- | How long a turn may yield and then yield again, in ns. What a yield saves, some 10 us, is little compared with this.
+-- | How long a turn may yield and then yield again, in ns. What a yield saves, some 10 us, is little compared with
+-- this.
 limit :: Int
 limit = 200000
 
--- | Let the threads run that the last events have made ready, and those that they make ready in turn. A measurement that
--- the limit cuts off is repeated in the next turn.
+-- | Let the threads run that the last events have made ready, and those that they make ready in turn. A measurement
+-- that the limit cuts off is repeated in the next turn.
 yieldToWoken :: Chains -> IO ()
 yieldToWoken chains@(Chains w) = do
   left <- peekWord w turns
@@ -79,9 +80,9 @@ yields (Chains w) n = do
           go (k + 1) (fromIntegral t)
   go 0 (fromIntegral first)
 
--- | How many of the yields are worth repeating: all up to the last one that let a thread run. The shortest run of a thread
--- that does something takes some 400 ns. A yield also takes long if it finds its code in no cache, or if the kernel gives
--- the core to another process meanwhile; so the smaller result of two measurements counts.
+-- | How many of the yields are worth repeating: all up to the last one that let a thread run. The shortest run of a
+-- thread that does something takes some 400 ns. A yield also takes long if it finds its code in no cache, or if the
+-- kernel gives the core to another process meanwhile; so the smaller result of two measurements counts.
 measured :: Chains -> IO ()
 measured (Chains w) = do
   before <- peekWord w least

@@ -219,8 +219,8 @@ arm ring (Fd fd) tok trigger evs = do
 -- tick.) If that takes more than 'patience', the returned action goes on waiting.
 --
 -- The caller holds the capability and two locks meanwhile. If the thread that submitted the request sleeps
--- uninterruptibly (as the parent of vfork(2) does), it has probably submitted others too. So while the last request that
--- did not end in time has not ended, this does not wait for any other.
+-- uninterruptibly (as the parent of vfork(2) does), it has probably submitted others too. So while the last request
+-- that did not end in time has not ended, this does not wait for any other.
 forget :: Ring -> Fd -> IO (IO ())
 forget ring (Fd fd) = locked ring $ do
   e <- readEntry ring fd

@@ -1,6 +1,6 @@
 -- |
--- Linux's native asynchronous I\/O: io_setup(2), io_submit(2), io_getevents(2). Results are those of the system call, or
--- @-errno@.
+-- Linux's native asynchronous I\/O: io_setup(2), io_submit(2), io_getevents(2). Results are those of the system call,
+-- or @-errno@.
 module Weft.FFI.Aio
   ( Context,
     openContext,

@@ -139,8 +139,8 @@ submit aio op handler = mask_ (takeSlot aio >>= maybe (pure Rejected) submitAs)
         then Accepted <$ writeWord (aioWords aio) suspect 64
         else pure outcome
 
--- | Runs handlers until the descriptor is closed, and then those of the remaining requests. If no manager can report the
--- descriptor's events, since there is no descriptor for a new one, it waits by a call that blocks.
+-- | Runs handlers until the descriptor is closed, and then those of the remaining requests. If no manager can report
+-- the descriptor's events, since there is no descriptor for a new one, it waits by a call that blocks.
 reader :: Aio -> IO ()
 reader aio = allocaBytes (aioDepth * completionSize) $ \list -> do
   let loop = do

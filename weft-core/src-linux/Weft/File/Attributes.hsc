@@ -99,8 +99,8 @@ typeOf mode = case mode .&. #{const S_IFMT} of
   #{const S_IFSOCK} -> SocketFile
   _ -> OtherFile
 
--- | The status of an open descriptor, or @-errno@. The 'Bool' says whether its file system is known to be local; another
--- one may have to ask a server.
+-- | The status of an open descriptor, or @-errno@. The 'Bool' says whether its file system is known to be local;
+-- another one may have to ask a server.
 lookAt :: Bool -> Fd -> IO (Either CInt FileStatus)
 lookAt local (Fd fd) = allocaBytesAligned statusSpace 8 $ \p -> do
   r <- if local then c_look fd p else c_ask fd p

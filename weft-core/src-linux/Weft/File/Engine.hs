@@ -249,8 +249,8 @@ begin direct op handler = do
   wanted <- wantedEngine
   others <- addWord (engineWords e) busy 1
   let leave = void (addWord (engineWords e) busy (-1))
-      -- By a thread of its own: the way may be a ring that has to be opened, for which others wait, and the handler runs
-      -- on the thread that runs those of all direct requests.
+      -- By a thread of its own: the way may be a ring that has to be opened, for which others wait, and the handler
+      -- runs on the thread that runs those of all direct requests.
       anotherWay = do
         cap <- myCapability
         void (forkPinned cap "weft file, another way" (\_ -> void slow `catchAll` \_ -> leave >> handler errAgain))
@@ -267,9 +267,9 @@ begin direct op handler = do
 mayBeDirect :: FileEngine -> Int -> Bool
 mayBeDirect wanted others = wanted == Adaptive && others < aioDepth
 
--- | Submit a read or write past the page cache; 'False' if it has to go another way. The handler may get 'errAgain', with
--- the same meaning. If the submission took long, because others have filled the disk's queue, the next ones are not
--- tried for a second.
+-- | Submit a read or write past the page cache; 'False' if it has to go another way. The handler may get 'errAgain',
+-- with the same meaning. If the submission took long, because others have filled the disk's queue, the next ones are
+-- not tried for a second.
 beginDirect :: Engine -> Op -> (CInt -> IO ()) -> IO Bool
 beginDirect e op handler = do
   lateUntil <- readWord (engineWords e) late
@@ -367,8 +367,8 @@ beginPooled op handler = do
         then pure r
         else if wanted == 1 then persist state else pure errCancelled
 
--- | Run a call that may wait for another process on an OS thread of its own: it must not keep the pool's. States, in one
--- word: 0 runs, 1 is to be ended early, 2 has ended.
+-- | Run a call that may wait for another process on an OS thread of its own: it must not keep the pool's. States, in
+-- one word: 0 runs, 1 is to be ended early, 2 has ended.
 beginApart :: Op -> (CInt -> IO ()) -> IO (IO ())
 beginApart op handler = do
   state <- newWordArray 1
@@ -397,8 +397,8 @@ data Cancelled = Cancelled
 instance Exception Cancelled
 
 -- | 'begin' for a stream without offsets: wait until the descriptor is ready, and then make the call, with at most
--- 4,096 bytes to write, since so many do not block then (pipe(7); whatever the size of a page is). If another reader was
--- faster, a descriptor that does not block answers 'errAgain', and this waits again, a millisecond later: some
+-- 4,096 bytes to write, since so many do not block then (pipe(7); whatever the size of a page is). If another reader
+-- was faster, a descriptor that does not block answers 'errAgain', and this waits again, a millisecond later: some
 -- descriptors cannot be waited for.
 beginReady :: Op -> (CInt -> IO ()) -> IO (IO ())
 beginReady op handler = do
@@ -425,8 +425,8 @@ readRingMetrics = theEngine >>= members . engineRings >>= mapM ringMetrics
 readDirectMetrics :: IO [DirectMetrics]
 readDirectMetrics = theEngine >>= members . engineAios >>= mapM directMetrics
 
--- | Close all rings and contexts. Running requests in rings are cancelled, others are waited for; no request may be made
--- meanwhile. For tests, and for programs that release everything before they end.
+-- | Close all rings and contexts. Running requests in rings are cancelled, others are waited for; no request may be
+-- made meanwhile. For tests, and for programs that release everything before they end.
 stopRings :: IO ()
 stopRings = do
   e <- theEngine

@@ -93,8 +93,8 @@ members p = do
   arr <- readRef (table p)
   catMaybes <$> mapM (readBoxedArray arr) [0 .. sizeBoxedArray arr - 1]
 
--- | Take all objects out of the table, and run the function for each. Uninterruptible, since an object that has left the
--- table can no longer be found.
+-- | Take all objects out of the table, and run the function for each. Uninterruptible, since an object that has left
+-- the table can no longer be found.
 removeAll :: PerCapability a -> (a -> IO ()) -> IO ()
 removeAll p end = withMVar (lock p) $ \() -> uninterruptibleMask_ $ do
   objects <- members p

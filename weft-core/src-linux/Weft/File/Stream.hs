@@ -23,8 +23,8 @@ import Weft.Sys
 
 -- | Read the next bytes of a stream, at most that number and at most 1 MiB; wait for at least one. Empty at the end.
 -- As with read(2), a named pipe is at its end while no process has it open for writing, also if none has opened it yet
--- ('Weft.File.openNonBlocking'); it goes on if one opens it later. Interruptible; bytes that the kernel has already taken
--- out of the stream are kept for the next read then. Throws an error if the file is closed meanwhile.
+-- ('Weft.File.openNonBlocking'); it goes on if one opens it later. Interruptible; bytes that the kernel has already
+-- taken out of the stream are kept for the next read then. Throws an error if the file is closed meanwhile.
 readNext :: File -> Count -> IO ByteString
 readNext file (Count count)
   | count <= 0 = pure B.empty

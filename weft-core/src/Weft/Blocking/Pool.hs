@@ -44,11 +44,11 @@ data PoolState = PoolState
     stateLimit :: !Int,
     -- | Threads that run a call now.
     stateRunning :: !Int,
-    -- | The numbers of these threads: a thread is in the set while it runs calls. Numbers, as a thread's identity would keep the
-    -- collector from finding out that a call waits for ever.
+    -- | The numbers of these threads: a thread is in the set while it runs calls. Numbers, as a thread's identity would
+    -- keep the collector from finding out that a call waits for ever.
     stateThreads :: !IntSet.IntSet,
-    -- | The calls that wait, numbered in the order in which they came, and the next number. Not evaluated: a call that is
-    -- undefined fails when it runs.
+    -- | The calls that wait, numbered in the order in which they came, and the next number. Not evaluated: a call that
+    -- is undefined fails when it runs.
     stateQueue :: !(Map.Map Int (IO ())),
     stateNext :: !Int,
     stateDone :: !Int
@@ -154,7 +154,8 @@ handOver pool dispose act =
 submit :: Pool -> IO () -> IO ()
 submit pool job = void (enqueue pool job)
 
--- | 'submit'. The result takes the call out of the queue again, if it is still there. O(log n) for n calls in the queue.
+-- | 'submit'. The result takes the call out of the queue again, if it is still there. O(log n) for n calls in the
+-- queue.
 enqueue :: Pool -> IO () -> IO (IO ())
 enqueue pool job = mask_ $ do
   -- Masked, as the thread that is counted here has to be started.

@@ -69,6 +69,6 @@ foreign import ccall unsafe "weft_poll_look" pollLook :: Ptr PollFd -> CULong ->
 -- | Block for at most this many nanoseconds; a negative number is for ever.
 foreign import ccall safe "weft_poll" pollWait :: Ptr PollFd -> CULong -> Int64 -> IO CInt
 
--- | 1 for a descriptor on which no operation blocks (a regular file), 0 for others, @-errno@ if it is not open. On Linux
--- that is what epoll answers; system calls: one for sockets and pipes, four for others.
+-- | 1 for a descriptor on which no operation blocks (a regular file), 0 for others, @-errno@ if it is not open. On
+-- Linux that is what epoll answers; system calls: one for sockets and pipes, four for others.
 foreign import ccall unsafe "weft_always_ready" alwaysReady :: CInt -> IO CInt

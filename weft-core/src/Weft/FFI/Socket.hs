@@ -78,8 +78,8 @@ foreign import ccall unsafe "weft_socketpair" cSocketPair :: CInt -> CInt -> CIn
 
 foreign import ccall unsafe "weft_set_nonblocking" cSetNonBlocking :: CInt -> IO CInt
 
--- | 1 for a descriptor that a short read has emptied, and a short write has filled: a TCP stream, or a pipe that does not
--- carry packets. 0 for others.
+-- | 1 for a descriptor that a short read has emptied, and a short write has filled: a TCP stream, or a pipe that does
+-- not carry packets. 0 for others.
 foreign import ccall unsafe "weft_drains" cDrains :: CInt -> IO CInt
 
 foreign import ccall unsafe "weft_bind" cBind :: CInt -> Ptr SockAddrBytes -> Word32 -> IO CInt

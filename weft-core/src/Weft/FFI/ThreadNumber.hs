@@ -2,8 +2,8 @@
 {-# LANGUAGE UnliftedFFITypes #-}
 
 -- |
--- The number that the run-time system gives a thread, as 'show' prints it. Unlike a thread's identity it does not keep the
--- thread alive. Any thread may ask; it throws nothing.
+-- The number that the run-time system gives a thread, as 'show' prints it. Unlike a thread's identity it does not keep
+-- the thread alive. Any thread may ask; it throws nothing.
 module Weft.FFI.ThreadNumber
   ( threadNumber,
   )

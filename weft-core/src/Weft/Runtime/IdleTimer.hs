@@ -1,6 +1,6 @@
 -- |
--- Idle timers: limits on how long nothing may happen. "Weft.IdleTimer" says what they are for, and exports what programs
--- use; the servers of this project use the rest, too.
+-- Idle timers: limits on how long nothing may happen. "Weft.IdleTimer" says what they are for, and exports what
+-- programs use; the servers of this project use the rest, too.
 module Weft.Runtime.IdleTimer
   ( IdleTimer,
     newIdleTimer,
@@ -130,8 +130,8 @@ newPausedIdleTimer :: Duration -> IO () -> IO IdleTimer
 newPausedIdleTimer len act = newDecidingIdleTimer len (\_ -> pure (Expire act))
 
 -- | A paused idle timer that may get more time when it is due. The dispatcher runs the action each time, and its result
--- decides. It must not block. If it throws, the exception goes to the program's handler for uncaught exceptions, and the
--- timer is not due again before it is reset. It does not run twice at the same time. It gets the time by which the
+-- decides. It must not block. If it throws, the exception goes to the program's handler for uncaught exceptions, and
+-- the timer is not due again before it is reset. It does not run twice at the same time. It gets the time by which the
 -- dispatcher is late ('ranLate').
 newDecidingIdleTimer :: Duration -> (Duration -> IO WhenDue) -> IO IdleTimer
 newDecidingIdleTimer (Duration len) decide = do

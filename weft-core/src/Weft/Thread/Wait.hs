@@ -163,8 +163,8 @@ threadWaitReadSTM = threadWaitSTM (endsOf "threadWaitReadSTM") evtRead
 threadWaitWriteSTM :: Fd -> IO (STM (), IO ())
 threadWaitWriteSTM = threadWaitSTM (endsOf "threadWaitWriteSTM") evtWrite
 
--- | The registrations of a wait of 'threadWaitSTM'. Changed atomically: by the thread that has registered (the caller, or
--- a dispatcher that is being stopped), and by the one that cancels, which may be at work at the same time.
+-- | The registrations of a wait of 'threadWaitSTM'. Changed atomically: by the thread that has registered (the caller,
+-- or a dispatcher that is being stopped), and by the one that cancels, which may be at work at the same time.
 --
 -- @
 --   Armed keys   -> Armed (key : keys)  a registration was made

@@ -33,9 +33,9 @@ apply (Just d@(Duration ns))
   | toSeconds d < 0.001 = ioError (userError "weft: a watchdog's bound is a millisecond or more")
   | otherwise = throwIfNegative_ "watchdog" (watchdogSet ns)
 
--- | Set the bound of @WEFT_WATCHDOG@, once in a process and only if the program has not set one. If it is no bound, there
--- is a warning on standard error, and no watchdog: the caller may be any thread that waits for the first time. Throws an
--- 'IOError' if the kernel refuses an OS thread.
+-- | Set the bound of @WEFT_WATCHDOG@, once in a process and only if the program has not set one. If it is no bound,
+-- there is a warning on standard error, and no watchdog: the caller may be any thread that waits for the first time.
+-- Throws an 'IOError' if the kernel refuses an OS thread.
 boundFromEnvironment :: IO ()
 boundFromEnvironment = do
   before <- swapWord decided 0 1

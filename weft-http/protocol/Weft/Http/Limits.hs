@@ -120,8 +120,8 @@ refusalReason refusal = case refusal of
   LimitExceeded -> "limit_exceeded"
 
 -- | How many sockets may be open at a time, if the number of connections is limited: a sixteenth more, and at least
--- sixteen, since connections that are refused or were evicted do not count while they end. Nothing is accepted meanwhile
--- if there are as many.
+-- sixteen, since connections that are refused or were evicted do not count while they end. Nothing is accepted
+-- meanwhile if there are as many.
 mostSockets :: Limits -> Maybe Int
 mostSockets limits
   | most <= 0 = Nothing

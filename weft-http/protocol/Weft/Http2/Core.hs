@@ -4,8 +4,8 @@
 -- decides the states of streams, flow control in both directions, limits, priorities and errors. It keeps no bytes of
 -- responses: their owner keeps them, and is told how many of them to send.
 --
--- One thread at a time uses a 'Core'. The work of a step is in proportion to the bytes and frames that it is given, times
--- the logarithm of the number of streams; SETTINGS that change the window take the number of streams.
+-- One thread at a time uses a 'Core'. The work of a step is in proportion to the bytes and frames that it is given,
+-- times the logarithm of the number of streams; SETTINGS that change the window take the number of streams.
 module Weft.Http2.Core
   ( -- * Connections
     Core,

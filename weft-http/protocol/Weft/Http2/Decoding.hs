@@ -1,8 +1,8 @@
 -- |
 -- From header blocks to requests: HPACK's decoder as "Weft.Http2.Core" uses it. Pure.
 --
--- Clients that ask for one thing again and again, as callers of an RPC do, send one block again and again, of references
--- to the table. Such a block is decoded, and read as a request, once.
+-- Clients that ask for one thing again and again, as callers of an RPC do, send one block again and again, of
+-- references to the table. Such a block is decoded, and read as a request, once.
 module Weft.Http2.Decoding
   ( decoding,
   )

@@ -42,10 +42,9 @@ data LogFormat
     -- connection, the reason stands in place of the request.
     Combined
   | -- | One JSON object (RFC 8259) with @time@ (RFC 3339), @peer@, @user@ (of basic authentication, as above), @host@
-    -- (as the client named it, in @Host@ or @:authority@), @method@, @target@, @version@, @status@, @bytes@ (null if not
-    -- known), @seconds@ (to the microsecond), @referer@, @agent@, @aborted@; for a refused connection @time@, @peer@, @status@,
-    -- @refused@. Strings hold the received bytes, each as the character with that code
-    -- (ISO 8859-1).
+    -- (as the client named it, in @Host@ or @:authority@), @method@, @target@, @version@, @status@, @bytes@ (null if
+    -- not known), @seconds@ (to the microsecond), @referer@, @agent@, @aborted@; for a refused connection @time@,
+    -- @peer@, @status@, @refused@. Strings hold the received bytes, each as the character with that code (ISO 8859-1).
     Json
   deriving (Eq, Show, Enum, Bounded)
 

@@ -96,9 +96,9 @@ acceptLoop report most threads handler l = go (0 :: Int)
           | Just (SomeAsyncException _) <- fromException e -> throwIO e
           | otherwise -> pure (Just e)
     is errnos e = (fromException e >>= fmap Errno . ioe_errno) `elem` map Just errnos
-    -- As in "Weft.Socket": errors of the one connection that was to be accepted (accept(2), \"Error handling\"). ENETDOWN
-    -- is one of them, of the kernel's sockets; with other listeners it is the end of their network. For a second it may
-    -- be either.
+    -- As in "Weft.Socket": errors of the one connection that was to be accepted (accept(2), \"Error handling\").
+    -- ENETDOWN is one of them, of the kernel's sockets; with other listeners it is the end of their network. For a
+    -- second it may be either.
     passing = [eCONNABORTED, ePROTO, ePERM, eNOPROTOOPT, eHOSTDOWN, eNONET, eHOSTUNREACH, eOPNOTSUPP, eNETUNREACH]
     exhausted = [eMFILE, eNFILE, eNOBUFS, eNOMEM]
     serve c = do

@@ -33,10 +33,10 @@ newAdmission :: IO Admission
 newAdmission = Admission <$> newIORef 0 <*> newIORef Map.empty
 
 -- | Count a connection if there is room for it or room can be made; one that is refused never counts, as it would take
--- the room of others for a moment. If there are too many, all connections are examined and up to 1 in 64 of the idle ones
--- are ended, those with the least share of their time left first. Linear in the number of connections, but only once for
--- each 1 in 64 of them. To be called masked; each counted connection has to 'departEntry', or to 'depart' before it has
--- an entry.
+-- the room of others for a moment. If there are too many, all connections are examined and up to 1 in 64 of the idle
+-- ones are ended, those with the least share of their time left first. Linear in the number of connections, but only
+-- once for each 1 in 64 of them. To be called masked; each counted connection has to 'departEntry', or to 'depart'
+-- before it has an entry.
 admit :: Limits -> Admission -> [Table] -> IO Bool
 admit limits admission@(Admission total _) tables = countOr makeRoom
   where
@@ -78,8 +78,8 @@ batchOf limits = max 1 (limitConnections limits `div` 64)
 --               lingers                                      end)
 -- @
 --
--- 'counted' and 'kept' are left by compare-and-swap, except at the end. A connection that lingers may be evicted in both
--- states: otherwise clients that do not close would keep others out for the time of lingering.
+-- 'counted' and 'kept' are left by compare-and-swap, except at the end. A connection that lingers may be evicted in
+-- both states: otherwise clients that do not close would keep others out for the time of lingering.
 counted, uncounted, kept :: Int
 counted = 0
 uncounted = 1

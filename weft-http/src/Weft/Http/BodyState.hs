@@ -2,7 +2,8 @@
 -- The state of a response's body, for HTTP\/1 and HTTP\/2: one write at a time, none after one that was broken off, and
 -- none after the end. Any thread may call these functions; WAI does not say that an application may write from several
 -- threads at once, so a write that overlaps with another one is an error. It would be lost in a response that looks
--- complete if the response could still end, so that is an error, too, and the client sees a response that is broken off.
+-- complete if the response could still end, so that is an error, too, and the client sees a response that is broken
+-- off.
 --
 -- The states, in a word that begins with zero, and their successors:
 --
@@ -34,8 +35,8 @@ interrupted = 2
 overlapped = 3
 ended = 4
 
--- | Run a write, given the module that an error names, and the state's place. Throws an 'IOError' if another write is in
--- progress or was broken off, or if the response has ended. Not masked, to cost little: a thread that is interrupted
+-- | Run a write, given the module that an error names, and the state's place. Throws an 'IOError' if another write is
+-- in progress or was broken off, or if the response has ended. Not masked, to cost little: a thread that is interrupted
 -- exactly before or after its write leaves Busy, and the next error then speaks of two threads.
 writing :: String -> WordArray -> Int -> IO () -> IO ()
 writing server cells cell write = do

@@ -102,9 +102,9 @@ data Client = Client
 -- | Scheme, host, port and Unix socket, and whether each connection is for one request.
 type Server = (Bool, String, String, Maybe FilePath, Bool)
 
--- | The pool of a server, and what to wait for until there is one. Both are filled by the pool's thread, the second with
--- 'Nothing' if it ends before. Requests read the first: 'readMVar' locks, and so moves a cache line to each capability
--- that calls it.
+-- | The pool of a server, and what to wait for until there is one. Both are filled by the pool's thread, the second
+-- with 'Nothing' if it ends before. Requests read the first: 'readMVar' locks, and so moves a cache line to each
+-- capability that calls it.
 data Entry = Entry
   { entryPool :: !(IORef (Maybe (Pool HttpConnection))),
     entryBegun :: !(MVar (Maybe (Pool HttpConnection)))
@@ -190,8 +190,8 @@ request client due r = withResponse client due r $ \response -> do
 withResponse :: Client -> Instant -> Request -> (Response -> IO a) -> IO a
 withResponse client = withResponseAfter client B.empty
 
--- | 'withResponse' behind some bytes that are not of HTTP, such as a header of the PROXY protocol: the connection begins
--- with them, and is for this request alone. Over TLS the server gets them within the session, not before it.
+-- | 'withResponse' behind some bytes that are not of HTTP, such as a header of the PROXY protocol: the connection
+-- begins with them, and is for this request alone. Over TLS the server gets them within the session, not before it.
 withResponseAfter :: Client -> ByteString -> Instant -> Request -> (Response -> IO a) -> IO a
 withResponseAfter client prefix due r act = case renderRequest r of
   Left why -> failed Sending (InvalidRequest why)
@@ -227,7 +227,8 @@ withResponseAfter client prefix due r act = case renderRequest r of
         StreamBody _ _ -> False
         _ -> True
 
--- | How far a request has come: its response has begun; it speaks another protocol, and its connection has left the pool.
+-- | How far a request has come: its response has begun; it speaks another protocol, and its connection has left the
+-- pool.
 data Stage = Asked | Begun | Detached
   deriving (Eq)
 

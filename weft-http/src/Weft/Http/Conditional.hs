@@ -106,9 +106,9 @@ verdict headers v
     listed name = case [value | (n, value) <- headers, n == name] of
       [] -> Nothing
       values -> Just (B.intercalate "," values)
-    -- Either a tag, by strong comparison, or a date, which must be exactly the file's. The contents may change within the
-    -- second of the date, so it is a weak validator (8.8.2.2), and counts only if there is no tag: the client has the
-    -- tag, and the whole file is always a right answer (13.1.5).
+    -- Either a tag, by strong comparison, or a date, which must be exactly the file's. The contents may change within
+    -- the second of the date, so it is a weak validator (8.8.2.2), and counts only if there is no tag: the client has
+    -- the tag, and the whole file is always a right answer (13.1.5).
     sameAs given
       | "\"" `B.isPrefixOf` strip given = strongly (strip given)
       | NoTag <- validTag v, Just date <- validDate v = dateOf given == Just date

@@ -54,8 +54,8 @@ import Weft.Transport
 
 -- Open files -----------------------------------------------------------------------------
 
--- | The vault key of the reference to the file that the application has open: of a connection of HTTP\/1, or of a request of
--- HTTP\/2.
+-- | The vault key of the reference to the file that the application has open: of a connection of HTTP\/1, or of a
+-- request of HTTP\/2.
 openFileKey :: Vault.Key (IORef OpenFile)
 openFileKey = unsafePerformIO Vault.newKey
 {-# NOINLINE openFileKey #-}

@@ -1,8 +1,9 @@
 -- |
--- How long a connection stays open after its last answer, for HTTP\/1 and HTTP\/2. The kernel's buffer may hold megabytes
--- that the client has not taken yet, and TCP resets a connection that is closed while its client goes on sending: the
--- client would lose what it was answered. So a server ends its sending direction, and receives and drops what still comes,
--- until the client closes (RFC 9112, 9.6; RFC 9113, 6.8). 'untilTaken' decides when that has taken too long. The states:
+-- How long a connection stays open after its last answer, for HTTP\/1 and HTTP\/2. The kernel's buffer may hold
+-- megabytes that the client has not taken yet, and TCP resets a connection that is closed while its client goes on
+-- sending: the client would lose what it was answered. So a server ends its sending direction, and receives and drops
+-- what still comes, until the client closes (RFC 9112, 9.6; RFC 9113, 6.8). 'untilTaken' decides when that has taken
+-- too long. The states:
 --
 -- @
 --   Taking    part of what was sent is not acknowledged. The client has to acknowledge     -> Taken, over

@@ -209,7 +209,8 @@ checking settings client upstreams check = mask_ $ do
     pure (thread, ended)
   pure (mapM_ (killThread . fst) ends >> mapM_ (readMVar . snd) ends)
 
--- | Run an action whose failure concerns nobody else: a function that is told of something, a check that cannot be made.
+-- | Run an action whose failure concerns nobody else: a function that is told of something, a check that cannot be
+-- made.
 alone :: IO () -> IO ()
 alone act =
   act `catch` \e -> case fromException e of

@@ -76,8 +76,8 @@ data ConnectionField = Silent | SayClose | SayKeepAlive
 
 -- | Write a head into a buffer: the capability's own if the head fits there. The status line says HTTP\/1.1 whatever
 -- the request's version is (RFC 9110, 6.2). With 'False' a declared length is left out. An invalid length is always
--- left out. Throws 'ErrorCall' if the name of a field is not a token, if a value or the status message contains a CR, an
--- LF or a zero byte, or if the status is not between 200 and 999.
+-- left out. Throws 'ErrorCall' if the name of a field is not a token, if a value or the status message contains a CR,
+-- an LF or a zero byte, or if the status is not between 200 and 999.
 renderHead :: Shared -> Status -> ResponseHeaders -> Bool -> IO Rendered
 renderHead !shared !status fields !withLength = do
   buffer <- takeBuffer
@@ -204,9 +204,9 @@ kindOf name = case B.length folded of
     folded = CI.foldedCase name
 {-# INLINE kindOf #-}
 
--- | Copy a string. The function notes something about eight bytes; the continuation's argument is zero if that is zero for
--- all bytes. The function gives zero for letters, which fill up short strings, and should not for zero bytes, which stand
--- for the empty string. For the short strings in fields this is cheaper than a call of memcpy(3).
+-- | Copy a string. The function notes something about eight bytes; the continuation's argument is zero if that is zero
+-- for all bytes. The function gives zero for letters, which fill up short strings, and should not for zero bytes, which
+-- stand for the empty string. For the short strings in fields this is cheaper than a call of memcpy(3).
 copyNoting :: (Word64 -> Word64) -> Ptr Word8 -> ByteString -> (Word64 -> IO a) -> IO a
 copyNoting note to bytes continue
   | n >= 8 = wide 0 0

@@ -63,12 +63,12 @@ data Waiting
     ForRequest
   deriving (Eq)
 
--- | To be called when the time limit of a connection has passed. Returns a new time limit if nobody waits for the client
--- ('allSent' in a request), or if the client makes progress in taking what was sent. If a send waits, the first check asks
--- whether the client has acknowledged any byte since the kernel's buffer became full. If none waits, but something that
--- was sent is not acknowledged, the client makes progress at the first check in any case: its connection may not end
--- before its answer has arrived. At later checks the client has to have acknowledged 'leastIn' the time limit since the
--- check before. 'Nothing' if there was no progress or the transport does not know.
+-- | To be called when the time limit of a connection has passed. Returns a new time limit if nobody waits for the
+-- client ('allSent' in a request), or if the client makes progress in taking what was sent. If a send waits, the first
+-- check asks whether the client has acknowledged any byte since the kernel's buffer became full. If none waits, but
+-- something that was sent is not acknowledged, the client makes progress at the first check in any case: its connection
+-- may not end before its answer has arrived. At later checks the client has to have acknowledged 'leastIn' the time
+-- limit since the check before. 'Nothing' if there was no progress or the transport does not know.
 moreTime :: Connection -> WordArray -> Int -> Waiting -> Duration -> IO (Maybe Duration)
 moreTime c cells cell waiting time = do
   state <- readWord cells cell

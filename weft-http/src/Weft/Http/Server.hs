@@ -163,9 +163,9 @@ withServerWith options settings app act = do
           _ -> void (tryPutMVar (serverEnd server) (either Just (const Nothing) result))
       t <$ labelThread t "weft http watch"
 
--- | Wait until the threads of the remaining connections, which have been killed, have ended; for two seconds at most. The
--- exception has reached them, but the program may end next, before the handlers of applications and @setOnClose@ have
--- run.
+-- | Wait until the threads of the remaining connections, which have been killed, have ended; for two seconds at most.
+-- The exception has reached them, but the program may end next, before the handlers of applications and @setOnClose@
+-- have run.
 untilGone :: [Table] -> IO ()
 untilGone tables = go (200 :: Int)
   where
@@ -442,7 +442,8 @@ speak options app client rest = case optionTls options of
           else serveClient client' app Nothing B.empty >> farewell client'
         )
         `finally` connClose connection
-    -- RFC 8446, 6.1: without a close_notify alert, a TLS client assumes a truncation. After half a response it is right.
+    -- RFC 8446, 6.1: without a close_notify alert, a TLS client assumes a truncation. After half a response it is
+    -- right.
     farewell client' = do
       state <- responseState client'
       unless (state == responseBegun) $ do

@@ -98,8 +98,8 @@ evict entry = do
 endEntry :: Entry -> IO Bool
 endEntry entry = endThread (entryThread entry) (entryCells entry)
 
--- | The same for a connection's thread and words. Uninterruptible, since the thread waits for the exception; it does not
--- take long, as a thread in these phases can be interrupted.
+-- | The same for a connection's thread and words. Uninterruptible, since the thread waits for the exception; it does
+-- not take long, as a thread in these phases can be interrupted.
 endThread :: ThreadId -> WordArray -> IO Bool
 endThread thread cells = uninterruptibleMask_ $ do
   fresh <- casWord cells cellPhase phaseFresh phaseEnding
@@ -112,8 +112,8 @@ endThread thread cells = uninterruptibleMask_ $ do
   pure mine
 
 -- | The connection's thread no longer waits for a request: from now on no other thread ends the connection. 'True' if
--- it was told to end before; the exception has arrived then, here or before. Another exception that arrives meanwhile is
--- thrown after that.
+-- it was told to end before; the exception has arrived then, here or before. Another exception that arrives meanwhile
+-- is thrown after that.
 stopWaiting :: WordArray -> IO Bool
 stopWaiting cells = do
   found <- casWord cells cellPhase phaseIdle phaseBusy

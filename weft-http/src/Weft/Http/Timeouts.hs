@@ -4,10 +4,10 @@
 -- does not count. A client has to:
 --
 -- * send a PROXY header, from the accept, within 'limitHeadTime';
--- * complete a TLS handshake, from then on, within 'limitHeadTime' (the action of 'setOnOpen', which runs before it, does
---   not count);
--- * send a head, from its first byte (the first head: from the accept, or from what is named before) to its last, within
---   'limitHeadTime';
+-- * complete a TLS handshake, from then on, within 'limitHeadTime' (the action of 'setOnOpen', which runs before it,
+--   does not count);
+-- * send a head, from its first byte (the first head: from the accept, or from what is named before) to its last,
+--   within 'limitHeadTime';
 -- * begin its next request within 'limitIdle';
 -- * send each 'settingsSlowlorisSize' bytes of a body within the timeout of the settings, in segments of any size;
 -- * take each 'sliceSize' bytes of a response within that timeout; if the transport knows what the client has
@@ -16,8 +16,8 @@
 -- * after the last response, take it and close the connection in time ("Weft.Http.Linger").
 --
 -- While a client takes what it was answered before, it is not too late with the next request or its body
--- ("Weft.Http.SendTime"). Otherwise its connection is closed. The operation that was waiting for the client throws an 'IOException', and
--- 'timedOut' tells why. On a raw connection the error satisfies 'isTimeout'.
+-- ("Weft.Http.SendTime"). Otherwise its connection is closed. The operation that was waiting for the client throws an
+-- 'IOException', and 'timedOut' tells why. On a raw connection the error satisfies 'isTimeout'.
 module Weft.Http.Timeouts
   ( -- * Heads
     awaitHead,
@@ -186,8 +186,9 @@ orTimeOver client act =
     timeOver = IOError Nothing TimeExpired "Weft.Http" "the client has neither sent nor taken anything within the timeout" Nothing Nothing
 
 -- | Close a connection after the last response, when the client has taken it, although it may still be sending: end the
--- sending direction, and receive and drop until then ("Weft.Http.Linger"). Clients read the response only when they have
--- sent their whole body, whatever its size, so only time is limited. The bytes of a TLS connection are not decrypted.
+-- sending direction, and receive and drop until then ("Weft.Http.Linger"). Clients read the response only when they
+-- have sent their whole body, whatever its size, so only time is limited. The bytes of a TLS connection are not
+-- decrypted.
 --
 -- A lingering connection can be ended at any time ('phaseLingering'), as one that waits for a request.
 linger :: Client -> IO ()

@@ -3,9 +3,9 @@
 -- kept for further jobs.
 --
 -- Jobs may wait for a long time, and nobody can see that a thread waits. So whenever a thread takes a job and leaves
--- others, another thread is on its way to take the next one. A job that does not wait is followed by the next one on the
--- same thread, and the other thread finds nothing. So a burst of jobs that do not wait costs two changes of threads,
--- whatever their number; and a job that waits delays none.
+-- others, another thread is on its way to take the next one. A job that does not wait is followed by the next one on
+-- the same thread, and the other thread finds nothing. So a burst of jobs that do not wait costs two changes of
+-- threads, whatever their number; and a job that waits delays none.
 --
 -- To receive is the duty of one thread at a time. Jobs come from what was received. The thread that has received leaves
 -- the duty and runs them itself, if a thread that could take the duty is on its way: then what many connections have

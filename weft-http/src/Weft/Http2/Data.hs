@@ -1,7 +1,7 @@
 -- |
 -- What an application can do with a request over HTTP\/2 besides WAI: trailers in both directions, under Warp's names,
--- and interim responses. The request's vault has it. Over HTTP\/1, and in other servers, there is nothing: the functions
--- return 'Nothing', or do nothing.
+-- and interim responses. The request's vault has it. Over HTTP\/1, and in other servers, there is nothing: the
+-- functions return 'Nothing', or do nothing.
 --
 -- > app request respond = do
 -- >   setHTTP2Data request (Just defaultHTTP2Data {http2dataTrailers = constantTrailers [("grpc-status", "0")]})

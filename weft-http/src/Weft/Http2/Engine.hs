@@ -29,8 +29,8 @@
 -- Whoever rings has made its change before; the flusher looks after the move. So one of them sees the other. A flusher
 -- whose send has failed leaves the word, so that nothing is sent any more.
 --
--- The flusher's job waits behind the applications that the same segment has started. Those that do not wait are ready by
--- then, and all their answers go with one send.
+-- The flusher's job waits behind the applications that the same segment has started. Those that do not wait are ready
+-- by then, and all their answers go with one send.
 module Weft.Http2.Engine
   ( -- * Connections
     Http2 (..),
@@ -127,8 +127,8 @@ data Shared = Shared
     sharedStreams :: !(IntMap.IntMap Stream)
   }
 
--- | The fields of a response's head as they are sent, and what they were made of: the status, the application's fields, and
--- those that are added.
+-- | The fields of a response's head as they are sent, and what they were made of: the status, the application's fields,
+-- and those that are added.
 data LastHead = NoHead | LastHead !Int !ResponseHeaders !ResponseHeaders ![Field]
 
 -- | A connection, given the core's decoder and the flusher.
@@ -257,7 +257,8 @@ data Given
 --
 -- * 0, the state. @Given -> Taken@ by the flusher; @Given -> Withdrawn@ by the application's thread, if it is
 --   interrupted: then another response can be given.
--- * 1, the bytes that were handed over and not sent. Added to by the application's thread, subtracted from by the flusher.
+-- * 1, the bytes that were handed over and not sent. Added to by the application's thread, subtracted from by the
+--   flusher.
 -- * 2, whether the end was sent. Written by the flusher.
 data Answer = Answer
   { answerWords :: !WordArray,

@@ -66,7 +66,8 @@ exchange h s found final unmask = do
       if begun
         then unless complete (allSent s `finally` reset)
         else case fromException e of
-          -- It ends the thread and says nothing about the request. Over HTTP/1 the connection is closed without a response.
+          -- It ends the thread and says nothing about the request. Over HTTP/1 the connection is closed without a
+          -- response.
           Just (SomeAsyncException _) -> reset
           Nothing -> do
             r <- try (unmask (answering extras request (http2OnExceptionResponse (http2Settings h) e)))

@@ -107,8 +107,8 @@ mostStrays :: Int
 mostStrays = 100
 
 -- | Drop what still comes on a connection that ends, until the client or 'Weft.Http2.Flush.afterwards' closes it: TCP
--- resets a connection that is closed with unread data. A client that has seen the end sends little more than its windows
--- allow, so after 8 MiB the connection is closed.
+-- resets a connection that is closed with unread data. A client that has seen the end sends little more than its
+-- windows allow, so after 8 MiB the connection is closed.
 dropRest :: Http2 -> IO ()
 dropRest h = go (8388608 :: Int) `catch` ignore
   where

@@ -4,8 +4,8 @@
 
 -- |
 -- Responses of applications, in the applications' threads: they hand over the head and the body in parts, of which at
--- most 'mostUnsent' bytes wait to be sent. A response of up to 'smallBody' bytes, or from a file of up to 'mostUnsent', is
--- handed over at once, and nothing waits; all others return when their last byte was sent.
+-- most 'mostUnsent' bytes wait to be sent. A response of up to 'smallBody' bytes, or from a file of up to 'mostUnsent',
+-- is handed over at once, and nothing waits; all others return when their last byte was sent.
 module Weft.Http2.Response
   ( sendResponse,
     validFields,
@@ -68,9 +68,10 @@ smallBody = 16384
 mostUnsent :: Int
 mostUnsent = 32768
 
--- | The bytes that a stream may have handed over and not sent, when that many streams of the connection make their bodies as
--- they go: an even share of 512 KiB, but half a frame at least. It is also the size of the pieces of files. A stream keeps
--- what it has when others come, so n that begin one after the other keep the sum of their shares: about 1.5 MiB for a hundred.
+-- | The bytes that a stream may have handed over and not sent, when that many streams of the connection make their
+-- bodies as they go: an even share of 512 KiB, but half a frame at least. It is also the size of the pieces of files. A
+-- stream keeps what it has when others come, so n that begin one after the other keep the sum of their shares: about
+-- 1.5 MiB for a hundred.
 shareOf :: Int -> Int
 shareOf senders = max firstPiece (min mostUnsent (524288 `quot` max 1 senders))
 
@@ -187,8 +188,8 @@ isLast = \case
   NoPiece -> True
   Piece _ _ -> False
 
--- | Run a builder in the capability's buffer. What fills little of it is copied out, and long strings of the builder are
--- pieces themselves: 'Data.ByteString.Builder.toLazyByteString' would allocate 4 KiB for each response.
+-- | Run a builder in the capability's buffer. What fills little of it is copied out, and long strings of the builder
+-- are pieces themselves: 'Data.ByteString.Builder.toLazyByteString' would allocate 4 KiB for each response.
 piecesOf :: Builder -> IO Pieces
 piecesOf = piecesFrom 0 . runBuilder
 
@@ -289,8 +290,8 @@ waitSent s answer condition = go `onException` withdraw
 
 -- Heads ------------------------------------------------------------------------------
 
--- | RFC 9113, 8.2: names in lower case, without connection-specific fields. As with HTTP\/1, an invalid length counts as
--- not given, the first of several lengths counts, and there is none with 204 and 205 (RFC 9110, 8.6, 15.3.6). Throws
+-- | RFC 9113, 8.2: names in lower case, without connection-specific fields. As with HTTP\/1, an invalid length counts
+-- as not given, the first of several lengths counts, and there is none with 204 and 205 (RFC 9110, 8.6, 15.3.6). Throws
 -- 'ErrorCall' as HTTP\/1 does.
 --
 -- Many responses of a connection have one list of fields, such as that of a file in the cache. For the list of the
@@ -344,8 +345,8 @@ validLength value = case B8.readInt value of
   Just (n, "") | B8.all isDigit value && B.length value <= 18 -> Just n
   _ -> Nothing
 
--- | The @Content-Length@ that the application has declared, if it has, and the bytes of the body that it has given. Used
--- by the stream's thread.
+-- | The @Content-Length@ that the application has declared, if it has, and the bytes of the body that it has given.
+-- Used by the stream's thread.
 newtype Declared = Declared (Maybe (Int, IORef Int))
 
 declaredLength :: ResponseHeaders -> IO Declared

@@ -79,9 +79,9 @@ data Http2Limits = Http2Limits
     -- | Fields of a request, with all its cookies counted as one, and of its trailers; a request with more gets 431.
     -- Zero or less means no limit.
     limitFields :: !Int,
-    -- | Streams that the client resets, or that are reset because of its errors. Each completed response allows two more,
-    -- so that a proxy can share a connection among many users. Streams above 'limitStreams' do not count until the client
-    -- has acknowledged the server's SETTINGS.
+    -- | Streams that the client resets, or that are reset because of its errors. Each completed response allows two
+    -- more, so that a proxy can share a connection among many users. Streams above 'limitStreams' do not count until
+    -- the client has acknowledged the server's SETTINGS.
     limitResets :: !Rate,
     limitPings :: !Rate,
     limitSettings :: !Rate,
@@ -140,7 +140,8 @@ defaultHttp2Limits =
       limitRate = 4369
     }
 
--- | The default limits; no fields; exceptions get a 500; exceptions, responses and refusals are not reported; files are opened without conditions.
+-- | The default limits; no fields; exceptions get a 500; exceptions, responses and refusals are not reported; files are
+-- opened without conditions.
 defaultHttp2Settings :: Http2Settings
 defaultHttp2Settings =
   Http2Settings

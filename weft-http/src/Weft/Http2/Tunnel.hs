@@ -1,17 +1,17 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- WebSockets over HTTP\/2 (RFC 8441), for applications that know those of HTTP\/1.1: an extended CONNECT is given to the
--- application as the request of an upgrade (RFC 6455, 4.1), which it answers by 'Network.Wai.responseRaw'. What it sends
--- begins with a response of HTTP\/1.1, of which the status and the fields are translated; behind it are the bytes of the
--- tunnel. So @wai-websockets@ serves both versions.
+-- WebSockets over HTTP\/2 (RFC 8441), for applications that know those of HTTP\/1.1: an extended CONNECT is given to
+-- the application as the request of an upgrade (RFC 6455, 4.1), which it answers by 'Network.Wai.responseRaw'. What it
+-- sends begins with a response of HTTP\/1.1, of which the status and the fields are translated; behind it are the bytes
+-- of the tunnel. So @wai-websockets@ serves both versions.
 --
 -- The ends of a tunnel: what the client ends (END_STREAM) is the end for who receives, and what the application ends by
 -- returning or by an exception is one for the client. A reset interrupts the application, as with each stream, and an
 -- application whose bytes may be incomplete, as one of its sends was interrupted, resets the stream.
 --
--- The functions run in the stream's thread. What they give to the application may be used by several threads, one of which
--- receives; sends wait for each other, and for the client. Their errors are 'IOError's.
+-- The functions run in the stream's thread. What they give to the application may be used by several threads, one of
+-- which receives; sends wait for each other, and for the client. Their errors are 'IOError's.
 module Weft.Http2.Tunnel
   ( isTunnel,
     upgradeOf,
@@ -49,8 +49,8 @@ upgradeOf found = found {headMethod = methodGet, headFields = fields <> [("Conne
     fields = filter ((/= key) . fst) (headFields found)
     key = "Sec-WebSocket-Key"
 
--- | Respond to such a request, given how to receive. A response of success that is not a raw one would be a tunnel for the
--- client; the application that gives it does not know WebSockets, and the client gets 501 (Not Implemented).
+-- | Respond to such a request, given how to receive. A response of success that is not a raw one would be a tunnel for
+-- the client; the application that gives it does not know WebSockets, and the client gets 501 (Not Implemented).
 respondTunnel :: Http2 -> Stream -> IO ByteString -> Extras -> Request -> Response -> IO ()
 respondTunnel h s receive extras request response = case response of
   ResponseRaw talk _ -> newAnswerTo h s request response >>= \answer -> talking h s answer receive talk

@@ -36,8 +36,8 @@ weighted = concatMap (map member . C.split ',' . C.map toLower)
 weightOf :: [ByteString] -> Weighted -> Int
 weightOf names list = fromMaybe 0 (listToMaybe (mapMaybe (`lookup` list) names))
 
--- | Whether these values of Accept prefer JSON to HTML. If both have the same weight, JSON has to be named, since clients
--- that accept everything get HTML.
+-- | Whether these values of Accept prefer JSON to HTML. If both have the same weight, JSON has to be named, since
+-- clients that accept everything get HTML.
 prefersJson :: [ByteString] -> Bool
 prefersJson fields = json > html || json == html && json > 0 && any ((== "application/json") . fst) list
   where

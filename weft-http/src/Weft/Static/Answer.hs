@@ -48,8 +48,8 @@ answerWith again root request r respond = case verdict (requestHeaders request) 
   Proceed False | InMemory bytes <- resourceBody r -> respond (wholeInMemory request r bytes)
   judged -> answerAs again judged root request r respond
 
--- | Over HTTP\/1 a small body is copied behind its head. Over HTTP\/2 many responses are sent together, each from where it
--- lies.
+-- | Over HTTP\/1 a small body is copied behind its head. Over HTTP\/2 many responses are sent together, each from where
+-- it lies.
 wholeInMemory :: Request -> Resource -> ByteString -> Response
 wholeInMemory request r bytes = responseBuilder ok200 (resourceHeaders r) (if copied then byteStringCopy bytes else byteStringInsert bytes)
   where
@@ -127,10 +127,10 @@ chunked most readPart (Extent from count) write = go from count
           then ioError (userError "the file became shorter, or another, while it was being sent")
           else write (BB.byteString bytes) >> go (at + toInteger (B.length bytes)) (left - toInteger (B.length bytes))
 
--- | The variant that the client prefers (RFC 9110, 12.5.3), and of equally preferred ones the best. The file itself has the
--- weight of @identity@, if the client gives it one, and else the least. A GET whose client prefers a coding in which the
--- server has not compressed the file yet has that done, unless there is a file that the client accepts, and gets the best
--- that there is.
+-- | The variant that the client prefers (RFC 9110, 12.5.3), and of equally preferred ones the best. The file itself has
+-- the weight of @identity@, if the client gives it one, and else the least. A GET whose client prefers a coding in
+-- which the server has not compressed the file yet has that done, unless there is a file that the client accepts, and
+-- gets the best that there is.
 chosen :: DocumentRoot -> Request -> Resource -> IO Resource
 {-# NOINLINE chosen #-}
 chosen root request r = case [value | (name, value) <- requestHeaders request, name == hAcceptEncoding] of

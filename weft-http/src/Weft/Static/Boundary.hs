@@ -1,6 +1,6 @@
 -- |
--- The boundary between the parts of a multipart response. It must not occur in a part (RFC 2046, 5.1.1), but the author of
--- a file could write a known one into it, and so forge parts. So each response has a random one. Any thread may call
+-- The boundary between the parts of a multipart response. It must not occur in a part (RFC 2046, 5.1.1), but the author
+-- of a file could write a known one into it, and so forge parts. So each response has a random one. Any thread may call
 -- this.
 module Weft.Static.Boundary
   ( newBoundary,

@@ -3,8 +3,8 @@
 -- computed once, however many threads ask for it at the same time. Entries that have not been used since
 -- the last sweep passed them are evicted first (CLOCK).
 --
--- If others would have to be evicted for it, a value is kept only when its name is missed for the second time in a while.
--- So names that are asked for once evict nothing, and cost no work of the garbage collector's old generation.
+-- If others would have to be evicted for it, a value is kept only when its name is missed for the second time in a
+-- while. So names that are asked for once evict nothing, and cost no work of the garbage collector's old generation.
 --
 -- Any thread may call these functions.
 module Weft.Static.Cache

@@ -50,8 +50,8 @@ compressedTypes =
     "image/x-icon"
   ]
 
--- | Whether a media type, with or without parameters, is one of these: @type\/*@ stands for all that begin so, @*+suffix@
--- for all that end so. Case does not matter (RFC 9110, 8.3.1).
+-- | Whether a media type, with or without parameters, is one of these: @type\/*@ stands for all that begin so,
+-- @*+suffix@ for all that end so. Case does not matter (RFC 9110, 8.3.1).
 compressible :: [ByteString] -> ByteString -> Bool
 compressible types = \mediaType -> any (isOne (C.map toLower (C.takeWhile (`notElem` ("; " :: String)) mediaType))) folded
   where
@@ -62,7 +62,8 @@ compressible types = \mediaType -> any (isOne (C.map toLower (C.takeWhile (`notE
       | otherwise = t == pattern'
 
 -- | Contents in a coding; 'Nothing' if that saves less than a tenth, or if there is no memory for it. Each call of the
--- library has 16 KiB, and takes up to some milliseconds, in which other threads run; the action is run between two calls.
+-- library has 16 KiB, and takes up to some milliseconds, in which other threads run; the action is run between two
+-- calls.
 --
 -- For a MiB it takes up to 14 MiB beside contents and result (zstd; brotli 10, gzip 0.3), outside of GHC's heap.
 encodedIn :: Coding -> IO () -> ByteString -> IO (Maybe ByteString)

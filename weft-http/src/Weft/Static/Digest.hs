@@ -2,8 +2,8 @@
 -- A short digest of contents, which distinguishes two versions of a file. It does not resist deliberate collisions,
 -- which only the author of the site could construct.
 --
--- XXH3 with 64 bits and without a seed, of libxxhash (its values do not change between versions from 0.8 on): all replicas
--- of a site compute equal digests. 16 KiB take about a microsecond. Any thread may call this.
+-- XXH3 with 64 bits and without a seed, of libxxhash (its values do not change between versions from 0.8 on): all
+-- replicas of a site compute equal digests. 16 KiB take about a microsecond. Any thread may call this.
 module Weft.Static.Digest
   ( digest,
   )

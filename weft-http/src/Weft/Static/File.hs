@@ -151,8 +151,8 @@ find root began path = do
         Right (File v) | mayStandFor r (resourceStatus v) -> Just (coding, v)
         _ -> Nothing
 
--- | The resource with the codings in which the server can compress it, beside those of its variants. If there are any, the
--- responses depend on what the client accepts, also as long as nothing is compressed.
+-- | The resource with the codings in which the server can compress it, beside those of its variants. If there are any,
+-- the responses depend on what the client accepts, also as long as nothing is compressed.
 negotiated :: DocumentRoot -> Resource -> Resource
 negotiated root r
   | null variants && null codings = r
@@ -166,8 +166,8 @@ negotiated root r
       (before, (name, value) : rest) -> before <> ((name, value <> ", Accept-Encoding") : rest)
       (_, []) -> (hVary, "Accept-Encoding") : fields
 
--- | A resource in one of its 'resourceCodings', if it has been compressed. If not, and the flag says so, it is compressed in
--- the background.
+-- | A resource in one of its 'resourceCodings', if it has been compressed. If not, and the flag says so, it is
+-- compressed in the background.
 compressed :: DocumentRoot -> Bool -> Resource -> Coding -> IO (Maybe Resource)
 compressed root begin r coding = do
   known <- lookupMade (rootCompressed root) name
@@ -292,7 +292,8 @@ numbersTag = StrongTag . tagOf Nothing
 contentsTag :: Maybe Coding -> ByteString -> EntityTag
 contentsTag coding bytes = StrongTag (tagOf coding [digest bytes, fromIntegral (B.length bytes)])
 
--- | The modification time, but none in the future (RFC 9110, 8.8.2.1). The first argument is the present time in seconds.
+-- | The modification time, but none in the future (RFC 9110, 8.8.2.1). The first argument is the present time in
+-- seconds.
 dateOf :: Int64 -> FileStatus -> HTTPDate
 dateOf clock = fileDate . fromIntegral . min clock . fst . statusModified
 
@@ -337,9 +338,9 @@ sameStatus a b = sameFile a b && statusChanged a == statusChanged b
 sameFile :: FileStatus -> FileStatus -> Bool
 sameFile a b = statusModified a == statusModified b && statusSize a == statusSize b && statusInode a == statusInode b && statusDevice a == statusDevice b
 
--- | Run an action with the file of a resource that is not in memory, one that is kept or a new one. 'Nothing' if the file is
--- no longer the one that the resource describes. Whether it is still at its path is not asked of one that is kept:
--- 'unchanged' does that, as for contents in memory.
+-- | Run an action with the file of a resource that is not in memory, one that is kept or a new one. 'Nothing' if the
+-- file is no longer the one that the resource describes. Whether it is still at its path is not asked of one that is
+-- kept: 'unchanged' does that, as for contents in memory.
 withBody :: DocumentRoot -> Resource -> (File -> IO a) -> IO (Maybe a)
 withBody root r act = do
   found <- withKept (rootKept root) path $ \file -> do

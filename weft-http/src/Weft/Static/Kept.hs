@@ -67,7 +67,8 @@ data Slot = Slot
 newKept :: IO Kept
 newKept = Kept <$> newEach (newIORef H.empty) <*> newIORef 0 <*> newIORef Asleep
 
--- | Run an action with the file that is kept under a path, if there is one. 'Nothing' without running it if there is none.
+-- | Run an action with the file that is kept under a path, if there is one. 'Nothing' without running it if there is
+-- none.
 withKept :: Kept -> ByteString -> (File -> IO a) -> IO (Maybe a)
 withKept kept path act = do
   table <- own (keptTables kept) >>= readIORef
@@ -78,8 +79,9 @@ withKept kept path act = do
       unless used (writeIORef (slotUsed slot) True)
       using (slotUsers slot) (act (slotFile slot))
 
--- | Open a file, and run an action with it if the predicate holds for it; 'Nothing' otherwise. The file is kept under the
--- path if fewer than the given number are, and if the process may keep another one. Otherwise it is closed in the end.
+-- | Open a file, and run an action with it if the predicate holds for it; 'Nothing' otherwise. The file is kept under
+-- the path if fewer than the given number are, and if the process may keep another one. Otherwise it is closed in the
+-- end.
 withOpened :: Kept -> Int -> Maybe OpenFiles -> ByteString -> IO File -> (File -> Bool) -> (File -> IO a) -> IO (Maybe a)
 withOpened kept most files path open isRight act = mask $ \restore -> do
   room <- takeRoom kept most files

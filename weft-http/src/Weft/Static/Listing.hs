@@ -1,8 +1,8 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Listings of folders, as HTML, or as JSON for clients that prefer it. They are rendered once for each change, and kept in
--- the cache of contents.
+-- Listings of folders, as HTML, or as JSON for clients that prefer it. They are rendered once for each change, and kept
+-- in the cache of contents.
 --
 -- The time of a folder says nothing about the sizes and times of its files, and it may stay the same at the next change
 -- within a tick of the file system's clock. So what shows whether a listing is current is what it shows: its entity tag

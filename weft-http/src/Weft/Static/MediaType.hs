@@ -25,8 +25,8 @@ import Network.Mime (defaultMimeMap, defaultMimeType)
 -- | Types by path, and for other paths by suffix, in lower case and without the dot in front.
 data MediaTypes = MediaTypes (ByteString -> Maybe ByteString) (H.HashMap ByteString ByteString)
 
--- | The known types, with others by suffix that replace or join them, and those of some paths, which come first. For texts
--- without a parameter @charset@, UTF-8 is added.
+-- | The known types, with others by suffix that replace or join them, and those of some paths, which come first. For
+-- texts without a parameter @charset@, UTF-8 is added.
 mediaTypes :: (ByteString -> Maybe ByteString) -> [(ByteString, ByteString)] -> MediaTypes
 mediaTypes ofPath [] = MediaTypes ofPath standardTypes
 mediaTypes ofPath own = MediaTypes ofPath (H.union (H.fromList [(C.map toLower suffix, charset t) | (suffix, t) <- own]) standardTypes)
@@ -58,8 +58,8 @@ newer =
     ("zst", "application/zstd")
   ]
 
--- | The media type of a file by its path: that of the path, or else of the longest known suffix of its name. O(n) in the
--- length of the name.
+-- | The media type of a file by its path: that of the path, or else of the longest known suffix of its name. O(n) in
+-- the length of the name.
 mediaTypeOf :: MediaTypes -> ByteString -> ByteString
 mediaTypeOf (MediaTypes ofPath types) path = maybe (go (C.map lower (snd (C.breakEnd (== '/') path)))) charset (ofPath path)
   where

@@ -20,12 +20,12 @@ import Control.Exception (bracket, bracket_)
 import Control.Monad (when)
 import Data.IORef
 
--- | The permits left for responses, those for files that are kept, and a semaphore for threads that open files only for a
--- read. The numbers are changed atomically by each response's thread.
+-- | The permits left for responses, those for files that are kept, and a semaphore for threads that open files only for
+-- a read. The numbers are changed atomically by each response's thread.
 data OpenFiles = OpenFiles !(IORef Int) !(IORef Int) !QSem
 
--- | Allow the given number of open files: half of them for responses that keep their file open, a quarter for files that
--- are kept for the next response, and a quarter for reads.
+-- | Allow the given number of open files: half of them for responses that keep their file open, a quarter for files
+-- that are kept for the next response, and a quarter for reads.
 newOpenFiles :: Int -> IO OpenFiles
 newOpenFiles n = OpenFiles <$> newIORef (n `quot` 2) <*> newIORef (n `quot` 4) <*> newQSem (max 1 (n `quot` 8))
 

@@ -51,8 +51,8 @@ target raw
   | plain raw = Right (shape raw)
   | otherwise = mapM decode (filter (not . B.null) (C.split '/' raw)) >>= joined ("/" `B.isSuffixOf` raw || B.null raw)
 
--- | The target of a request whose application is mounted below a path, from the segments that are left of the path. They
--- are decoded; an empty one at the end stands for a slash.
+-- | The target of a request whose application is mounted below a path, from the segments that are left of the path.
+-- They are decoded; an empty one at the end stands for a slash.
 mountedTarget :: [Text] -> Either NotAPath Target
 mountedTarget parts = joined (null parts || B.null (last named)) (filter (not . B.null) named)
   where
@@ -101,8 +101,8 @@ admissible part
   | B.null part = Left Forbidden
   | otherwise = Right ()
 
--- | The one spelling of a target under which it is cached: the decoded path, in which only percent signs are encoded. It
--- is itself a request's path for that target, and equal to the usual spelling of it.
+-- | The one spelling of a target under which it is cached: the decoded path, in which only percent signs are encoded.
+-- It is itself a request's path for that target, and equal to the usual spelling of it.
 cacheKey :: Target -> ByteString
 cacheKey (FileTarget path) = C.cons '/' (escaped path)
 cacheKey (FolderTarget path)

@@ -1,5 +1,6 @@
 -- |
--- Counts the users of a resource that is to be closed when nobody uses it any more. Any thread may call these functions.
+-- Counts the users of a resource that is to be closed when nobody uses it any more. Any thread may call these
+-- functions.
 --
 -- Each capability counts in a word on cache lines of its own, so that requests on different cores share
 -- nothing that is written. ("Weft.Core.UseCount" has one word, for descriptors.) The states, and their successors:
@@ -11,8 +12,8 @@
 -- @
 --
 -- A user first adds one to a count, and then reads the state. So a user that has found Open is seen by everybody who
--- reads the counts after the change to Closing, until it has ended; and a user that ends after that change finds Closing
--- and looks at the counts itself.
+-- reads the counts after the change to Closing, until it has ended; and a user that ends after that change finds
+-- Closing and looks at the counts itself.
 module Weft.Static.Users
   ( Users,
     newUsers,
@@ -38,7 +39,8 @@ instance Eq Users where
 newUsers :: IO () -> IO Users
 newUsers close = Users <$> newOwnWords 1 <*> newEach (newOwnWords 1) <*> newIORef close
 
--- | Run an action, during which the resource stays open. 'Nothing', without running it, if the resource is to be closed.
+-- | Run an action, during which the resource stays open. 'Nothing', without running it, if the resource is to be
+-- closed.
 using :: Users -> IO a -> IO (Maybe a)
 using users@(Users state counts _) act = mask $ \restore -> do
   -- Taken off where it was added: the thread may move to another capability.

@@ -1,6 +1,6 @@
 -- |
--- Certificates with their keys, and trusted authorities: loading them, with errors that say what is wrong with which file;
--- and finding the certificate for a name.
+-- Certificates with their keys, and trusted authorities: loading them, with errors that say what is wrong with which
+-- file; and finding the certificate for a name.
 module Weft.Tls.Credentials
   ( CertificateSource (..),
     Credential,

@@ -2,9 +2,9 @@
 -- The functions of @cbits\/tls.c@, which uses OpenSSL 3. No policy: what is waited for, sent and reported is decided in
 -- "Weft.Tls.Stream", which certificates there are in "Weft.Tls.Credentials".
 --
--- Contexts, tables and keys may be used by any threads at the same time, an 'Endpoint' by one. All are freed when nothing
--- refers to them, an endpoint also by 'release'. Calls that may take long ('handshakeSlowly', loading) are @safe@. What
--- cannot be allocated throws an @IOError@.
+-- Contexts, tables and keys may be used by any threads at the same time, an 'Endpoint' by one. All are freed when
+-- nothing refers to them, an endpoint also by 'release'. Calls that may take long ('handshakeSlowly', loading) are
+-- @safe@. What cannot be allocated throws an @IOError@.
 module Weft.Tls.Library
   ( -- * Contexts
     Context,
@@ -83,8 +83,8 @@ import Weft.Transport (Region (..))
 
 data CContext
 
--- | Settings for many connections (@SSL_CTX@): a certificate with its chain and key, or trusted authorities. It must not be
--- changed once it is used.
+-- | Settings for many connections (@SSL_CTX@): a certificate with its chain and key, or trusted authorities. It must
+-- not be changed once it is used.
 newtype Context = Context (ForeignPtr CContext)
 
 -- | What a context is for.
@@ -105,8 +105,8 @@ newContext role tellsKeys = do
   where
     flag b = if b then 1 else 0
 
--- | Add a certificate, a block in PEM: the first is the context's own. If it cannot be read, the result is 'Nothing', and
--- if it is refused, the reason.
+-- | Add a certificate, a block in PEM: the first is the context's own. If it cannot be read, the result is 'Nothing',
+-- and if it is refused, the reason.
 addCertificate :: Context -> ByteString -> IO (Maybe (Either String ()))
 addCertificate context block = withContext context $ \x -> withBytes block $ \at n -> withReason $ \why size -> do
   r <- c_addCertificate x (castPtr at) (fromIntegral n) why size
@@ -171,9 +171,9 @@ data NameTable = NameTable !(ForeignPtr CNames) !(Set ByteString)
 nameIn :: NameTable -> ByteString -> Maybe ByteString
 nameIn (NameTable _ names) name = (`Set.elemAt` names) <$> Set.lookupIndex name names
 
--- | The contexts, of which the first is for unknown names; and the number of the context for each name, in lower case and
--- in ascending order. A name may have a wildcard for its leftmost label. If a client's name matches an exact one and a
--- wildcard, the context with the lower number is taken. Looked up in O(log n).
+-- | The contexts, of which the first is for unknown names; and the number of the context for each name, in lower case
+-- and in ascending order. A name may have a wildcard for its leftmost label. If a client's name matches an exact one
+-- and a wildcard, the context with the lower number is taken. Looked up in O(log n).
 newNameTable :: [Context] -> [(ByteString, Int)] -> IO NameTable
 newNameTable contexts names = do
   table <- c_names (fromIntegral (length contexts)) (fromIntegral (length names)) >>= owned c_namesFree
@@ -200,9 +200,9 @@ data CEndpoint
 -- | One end of a session, whose bytes lie in memory. One thread may use it at a time.
 newtype Endpoint = Endpoint (ForeignPtr CEndpoint)
 
--- | A server's end: the contexts, the keys of tickets if there are any, the authorities of clients and whether a client has
--- to show a certificate, and the application protocols. The endpoint refers to the first three until its handshake is
--- done: the caller keeps them by the action that is returned, to be run then.
+-- | A server's end: the contexts, the keys of tickets if there are any, the authorities of clients and whether a client
+-- has to show a certificate, and the application protocols. The endpoint refers to the first three until its handshake
+-- is done: the caller keeps them by the action that is returned, to be run then.
 acceptEndpoint :: NameTable -> Maybe TicketKeys -> Maybe (Context, Bool) -> [ByteString] -> IO (Endpoint, IO ())
 acceptEndpoint (NameTable names _) keys authorities protocols = do
   p <- unsafeWithForeignPtr names $ \n -> orNull (fmap (\(TicketKeys k) -> k) keys) $ \k -> orNull (fmap (\(Context a, _) -> a) authorities) $ \a ->
@@ -212,8 +212,8 @@ acceptEndpoint (NameTable names _) keys authorities protocols = do
   where
     orNull = maybe ($ nullPtr) unsafeWithForeignPtr
 
--- | A client's end: the trusted authorities, the context of its own certificate, the name or the bytes of the address of the
--- server, and the application protocols that it offers.
+-- | A client's end: the trusted authorities, the context of its own certificate, the name or the bytes of the address
+-- of the server, and the application protocols that it offers.
 connectEndpoint :: Context -> Maybe Context -> Either ByteString ByteString -> [ByteString] -> IO Endpoint
 connectEndpoint trusted own server protocols =
   withContext trusted $ \x -> maybe ($ nullPtr) withContext own $ \o -> withBytes (protocolList protocols) $ \at size -> do
@@ -241,8 +241,8 @@ data Failure
 -- | The outcome of a step of a handshake.
 data Outcome = HandshakeDone | HandshakeWaits | HandshakeFailed Failure
 
--- | Go on with a handshake, with bytes that were received. Returns what was not taken of them. Output may be there in any
--- case.
+-- | Go on with a handshake, with bytes that were received. Returns what was not taken of them. Output may be there in
+-- any case.
 handshake, handshakeSlowly :: Endpoint -> ByteString -> IO (Outcome, ByteString)
 handshake = handshakeBy c_handshake
 

@@ -9,8 +9,8 @@
 -- * /The turn/ ('sessionTurn'): to use the endpoint. It is taken for one call of the library, and never kept while its
 --   holder waits. @Free -> Held -> Free@; after 'sessionClosed' is set, whoever releases it or finds it free also frees
 --   the endpoint, once, and no one uses it afterwards.
--- * /The sender/ ('sessionSender'): to send below what the library has encrypted, in its order. It may be held while its
---   holder waits for the peer. A thread that holds it takes the turn, but not the other way round.
+-- * /The sender/ ('sessionSender'): to send below what the library has encrypted, in its order. It may be held while
+--   its holder waits for the peer. A thread that holds it takes the turn, but not the other way round.
 --
 -- The thread that receives may have to answer (a key update, an alert). The answer waits in the endpoint for the next
 -- send, or if it is urgent, is sent by the thread that receives if there is no sender, else by the sender as it ends.
@@ -60,8 +60,8 @@ data Session = Session
     sessionSide :: !Side,
     sessionTurn :: !(MVar ()),
     sessionSender :: !(MVar ()),
-    -- | Whether there is output that is to be sent as soon as there is no sender. Set by the thread that receives, cleared
-    -- by a sender.
+    -- | Whether there is output that is to be sent as soon as there is no sender. Set by the thread that receives,
+    -- cleared by a sender.
     sessionUrgent :: !(IORef Bool),
     -- | Written by the thread that receives.
     sessionInput :: !(IORef Input),
@@ -111,16 +111,16 @@ data Handshaking = Handshaking
     handshakeKeys :: ByteString -> IO ()
   }
 
--- | Perform the handshake before the deadline, with bytes that were received already. If the handshake fails, this throws
--- an 'IOException', and the endpoint is freed; the connection below must then be closed.
+-- | Perform the handshake before the deadline, with bytes that were received already. If the handshake fails, this
+-- throws an 'IOException', and the endpoint is freed; the connection below must then be closed.
 handshakeOver :: Handshaking -> Instant -> ByteString -> Connection -> IO Connection
 handshakeOver (Handshaking side endpoint slowly keeps shared keys) deadline first below = (`onException` release endpoint) $ do
   rest <- if side == ServerSide && B.null first then receive 0 B.empty else step (B.length first) first
   keeps
   keyLines endpoint >>= \told -> unless (B.null told) (keys told)
   security <- securityOf endpoint shared
-  -- Also a server's tickets (TLS 1.3), although they could go with its first bytes: they acknowledge what the client has
-  -- sent, and so let it send more (RFC 896).
+  -- Also a server's tickets (TLS 1.3), although they could go with its first bytes: they acknowledge what the client
+  -- has sent, and so let it send more (RFC 896).
   flush
   turn <- newMVar ()
   sender <- newMVar ()
@@ -156,8 +156,8 @@ largestHandshake = 131072
 
 -- | Run a step: one at a time for each capability, in the order in which they come. So of many handshakes that begin at
 -- once only one is among the threads that can run, and established connections wait for one step in each round. A step
--- that takes long runs on a thread of the operating system of its own, so that the capability goes on; several would take
--- the time of established connections.
+-- that takes long runs on a thread of the operating system of its own, so that the capability goes on; several would
+-- take the time of established connections.
 inTurn :: IO a -> IO a
 inTurn act = own turns >>= \turn -> withMVar turn (const act)
 
@@ -189,8 +189,8 @@ securityOf endpoint shared = do
 
 -- Roles ----------------------------------------------------------------------------------
 
--- | Masked: use the endpoint. The action calls the library, and neither waits nor takes long. @EBADF@ if the connection is
--- closed.
+-- | Masked: use the endpoint. The action calls the library, and neither waits nor takes long. @EBADF@ if the connection
+-- is closed.
 withEndpoint :: Session -> String -> (Endpoint -> IO a) -> IO a
 withEndpoint s loc act = do
   takeMVar (sessionTurn s)
@@ -217,8 +217,8 @@ reap s = mask_ $ do
     Nothing -> pure ()
     Just () -> release (sessionEndpoint s) >> putMVar (sessionTurn s) ()
 
--- | Masked: run an action as the sender. Throws an error that satisfies 'isTimeout' if another thread is the sender until
--- the deadline.
+-- | Masked: run an action as the sender. Throws an error that satisfies 'isTimeout' if another thread is the sender
+-- until the deadline.
 asSender :: Session -> Instant -> IO () -> IO ()
 asSender s deadline act = do
   idle <- tryTakeMVar (sessionSender s)
@@ -246,8 +246,8 @@ sendOutput s deadline (Region at n)
     connSend (sessionBelow s) deadline at n `onException` (writeIORef (sessionCut s) True >> dropOutput at)
     dropOutput at
 
--- | Send the output that waits, as far as the connection takes it without waiting. If it does not take all, sending is cut
--- off. If there is a sender, that one sends it. Throws no 'IOException'.
+-- | Send the output that waits, as far as the connection takes it without waiting. If it does not take all, sending is
+-- cut off. If there is a sender, that one sends it. Throws no 'IOException'.
 sendPromptly :: Session -> IO ()
 sendPromptly s = writeIORef (sessionUrgent s) True >> now >>= afterwards s
 
@@ -339,8 +339,8 @@ fewAnswers, manyAnswers :: Int
 fewAnswers = 1024
 manyAnswers = 65536
 
--- | The most bytes that are encrypted before they are sent: three records, with which 64 KiB of encrypted bytes are never
--- reached.
+-- | The most bytes that are encrypted before they are sent: three records, with which 64 KiB of encrypted bytes are
+-- never reached.
 groupSize :: Int
 groupSize = 49152
 
@@ -361,9 +361,9 @@ places (string : rest)
 keepStrings :: [ByteString] -> IO ()
 keepStrings = mapM_ ((\(fp, _, _) -> touchForeignPtr fp) . B.toForeignPtr)
 
--- | Encrypt and send pieces of memory. Each group of at most 'groupSize' bytes is sent by one call. When all is encrypted,
--- the action is run, which keeps the memory until then: a peer that does not receive holds only what is encrypted. If it
--- throws, nothing more can be sent.
+-- | Encrypt and send pieces of memory. Each group of at most 'groupSize' bytes is sent by one call. When all is
+-- encrypted, the action is run, which keeps the memory until then: a peer that does not receive holds only what is
+-- encrypted. If it throws, nothing more can be sent.
 sendPieces :: Session -> Instant -> [Region] -> IO () -> IO ()
 sendPieces s deadline pieces keep = do
   checkOpen s "connSend"
@@ -440,8 +440,8 @@ sendFileClear s deadline strings (FileRange (Fd fd) from size)
     -- A part of what was announced may have been sent.
     cut = writeIORef (sessionCut s) True
 
--- | Send a close_notify alert, and end the sending direction below. If it throws, it can be repeated. If sending was cut
--- off, the peer gets no alert, and so learns that what it received is not all.
+-- | Send a close_notify alert, and end the sending direction below. If it throws, it can be repeated. If sending was
+-- cut off, the peer gets no alert, and so learns that what it received is not all.
 shutdownClear :: Session -> Instant -> IO ()
 shutdownClear s deadline = do
   checkOpen s "connShutdownSend"

@@ -1,10 +1,10 @@
 -- |
--- The keys of a server's session tickets (RFC 5077; RFC 8446, 4.6.1). The server keeps no sessions: a ticket contains one,
--- encrypted. All capabilities share the keys.
+-- The keys of a server's session tickets (RFC 5077; RFC 8446, 4.6.1). The server keeps no sessions: a ticket contains
+-- one, encrypted. All capabilities share the keys.
 --
--- A key makes tickets for as long as a ticket lives, and reads them for as long again at least. It is replaced by the first
--- handshake after that. Whoever learns a key can read the tickets of that time, but no recorded TLS 1.3 connection, since
--- each has an exchange of keys of its own.
+-- A key makes tickets for as long as a ticket lives, and reads them for as long again at least. It is replaced by the
+-- first handshake after that. Whoever learns a key can read the tickets of that time, but no recorded TLS 1.3
+-- connection, since each has an exchange of keys of its own.
 module Weft.Tls.Tickets
   ( Tickets,
     newTickets,

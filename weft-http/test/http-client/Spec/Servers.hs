@@ -21,7 +21,8 @@ import Test.Tasty.HUnit
 import Weft.Test.Peer (eventually)
 import Weft.Test.Skip (skip)
 
--- | Its ports, the third for connections with a header of the PROXY protocol, the folder that it serves, and an action that restarts it.
+-- | Its ports, the third for connections with a header of the PROXY protocol, the folder that it serves, and an action
+-- that restarts it.
 data Nginx = Nginx {nginxPort :: Int, nginxTlsPort :: Int, nginxAnnouncedPort :: Int, nginxFolder :: FilePath, nginxRestart :: IO ()}
 
 -- | Run a test with nginx, if it is installed.

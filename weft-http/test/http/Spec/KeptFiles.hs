@@ -47,7 +47,8 @@ tests on =
           ]
     )
 
--- | The number of descriptors of files whose path begins with this one. That of a file that was removed has more behind.
+-- | The number of descriptors of files whose path begins with this one. That of a file that was removed has more
+-- behind.
 openBelow :: FilePath -> IO Int
 openBelow path = do
   numbers <- listDirectory "/proc/self/fd"
@@ -70,8 +71,8 @@ stays = withFolder $ \folder -> do
       part <- hearAnswer client
       part `isBytes` B.take 4000 (B.drop 1000 contents)
     mapConcurrently_ (const (withClient port (\client -> replicateM_ 5 (get client "/f" >>= (`isBytes` contents))))) [1 .. 8 :: Int]
-    -- Those that were opened beside the kept ones are closed with their responses, whose clients may know the end before.
-    -- No configuration has more than four capabilities.
+    -- Those that were opened beside the kept ones are closed with their responses, whose clients may know the end
+    -- before. No configuration has more than four capabilities.
     eventually "one for each capability" ((\n -> n >= 1 && n <= 4) <$> openBelow (folder </> "f"))
   eventually "all are closed" ((== 0) <$> openBelow (folder </> "f"))
 

@@ -281,8 +281,8 @@ acceptedAtTheEnd turn = do
       answer <- wait asking
       either (\e -> const (pure ()) (e :: IOException)) (\bytes -> assertBool (show bytes) (B.null bytes || "HTTP/1.1 200" `B.isPrefixOf` bytes)) answer
 
--- | The server receives a request, and its connection is told to end before the server has parsed the request. The first
--- argument runs after the response, before the client closes the connection.
+-- | The server receives a request, and its connection is told to end before the server has parsed the request. The
+-- first argument runs after the response, before the client closes the connection.
 readAtTheEnd :: (Server -> Transport -> IO ()) -> ((Server -> Transport -> IO ()) -> Options -> (Options, Server -> Transport -> IO ())) -> Assertion
 readAtTheEnd afterwards how = do
   net <- memoryTransport 65536

@@ -84,8 +84,9 @@ tests on =
         withQuietServer impatient fileOf $ \server port -> do
           withClient port $ \client -> ask client "/" [] >> slowReading client
           noConnections server,
-      -- With the limit of four seconds, in which it takes less than a slice. (A shorter one can pass in vain: when the window is
-      -- closed, TCP sends a probe after 0.2, 0.4, 0.8 and 1.6 s, and a piece of 64 KiB makes room only when all of it is read.)
+      -- With the limit of four seconds, in which it takes less than a slice. (A shorter one can pass in vain: when the
+      -- window is closed, TCP sends a probe after 0.2, 0.4, 0.8 and 1.6 s, and a piece of 64 KiB makes room only when
+      -- all of it is read.)
       patientOn on "a reader that takes longer than the limit for a slice of a file is served until it stops" . withFileOf 16000000 $ \fileOf ->
         withQuietServer (setTimeout 4 defaultSettings) fileOf $ \server port -> do
           withNarrowClient 65536 port $ \client -> do

@@ -302,8 +302,8 @@ tests on =
           _ <- accepting "br;Q=0, gzip ;\tq=0" "plain" Nothing
           _ <- accepting "*" "brotli" (Just "br")
           _ <- accepting "identity\r\nAccept-Encoding: gzip" "gzipped" (Just "gzip")
-          -- The coding with the highest weight, and of equal ones the best (RFC 9110, 12.5.3). Without a weight of its own,
-          -- the file itself is the last choice.
+          -- The coding with the highest weight, and of equal ones the best (RFC 9110, 12.5.3). Without a weight of its
+          -- own, the file itself is the last choice.
           _ <- accepting "br;q=0.1, gzip" "gzipped" (Just "gzip")
           _ <- accepting "gzip ; Q=0.5,\tBR;q=0.500" "brotli" (Just "br")
           _ <- accepting "gzip;q=0.25, br;q=0.255" "brotli" (Just "br")

@@ -1,8 +1,8 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- Raw responses over HTTP\/2 (RFC 8441), with the client of Debian's @python3-h2@ (@tunnel_client.py@). The rules are in
--- the suites @http2@ and @http2-core@.
+-- Raw responses over HTTP\/2 (RFC 8441), with the client of Debian's @python3-h2@ (@tunnel_client.py@). The rules are
+-- in the suites @http2@ and @http2-core@.
 module Spec.Tunnels (tests) where
 
 import Application

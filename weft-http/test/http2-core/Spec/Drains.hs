@@ -1,9 +1,9 @@
 {-# LANGUAGE OverloadedStrings #-}
 
--- | A drain of a connection with a client that keeps the rules, and time on the way between them: what one end sends, the
--- other knows later. Each request up to the number of the last GOAWAY is answered in whole before the connection ends,
--- others were not begun, so that the client may send them elsewhere, and a request that was sent before the client heard
--- of the drain is not refused unless the client's answer to the first GOAWAY takes longer than a second.
+-- | A drain of a connection with a client that keeps the rules, and time on the way between them: what one end sends,
+-- the other knows later. Each request up to the number of the last GOAWAY is answered in whole before the connection
+-- ends, others were not begun, so that the client may send them elsewhere, and a request that was sent before the
+-- client heard of the drain is not refused unless the client's answer to the first GOAWAY takes longer than a second.
 module Spec.Drains
   ( tests,
   )

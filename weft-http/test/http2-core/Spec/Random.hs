@@ -1,7 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
--- | Random sequences of frames, events and pauses: invariants hold, memory is bounded, a model of the client accepts all
--- that it is sent, and the segments in which bytes arrive make no difference.
+-- | Random sequences of frames, events and pauses: invariants hold, memory is bounded, a model of the client accepts
+-- all that it is sent, and the segments in which bytes arrive make no difference.
 module Spec.Random
   ( tests,
   )

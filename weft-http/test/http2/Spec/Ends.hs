@@ -1,7 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
--- | Every end of an HTTP\/2 connection (the table in @doc\/http.md@) while an answer is still in the kernel's buffer and
--- the client goes on sending: it gets the whole answer.
+-- | Every end of an HTTP\/2 connection (the table in @doc\/http.md@) while an answer is still in the kernel's buffer
+-- and the client goes on sending: it gets the whole answer.
 module Spec.Ends
   ( tests,
   )

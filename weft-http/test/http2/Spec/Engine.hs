@@ -1,7 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
--- | The threads of an HTTP\/2 connection, over connections in memory: what is sent together, who waits for whom, and which
--- threads are used again.
+-- | The threads of an HTTP\/2 connection, over connections in memory: what is sent together, who waits for whom, and
+-- which threads are used again.
 module Spec.Engine
   ( tests,
   )

@@ -99,7 +99,8 @@ appendixC =
           @?= Right responses,
       testCase "C.6: responses with Huffman coding, with evictions" $ do
         decodeAll 256 codedResponses @?= Right responses
-        -- In the second, the RFC codes a string that does not become shorter; in the third, it adds a cookie to the table.
+        -- In the second, the RFC codes a string that does not become shorter; in the third, it adds a cookie to the
+        -- table.
         take 1 (encodeAll 256 responses) @?= take 1 codedResponses
     ]
   where

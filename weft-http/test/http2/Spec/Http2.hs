@@ -427,7 +427,8 @@ inMemory =
       testCase "a client that expects a 100 (Continue), in upper or lower case, gets it" . forM_ ["100-continue", "100-Continue"] $ \expectation -> do
         (mine, theirs) <- connectionPair 65536 (SockAddrUnix "") (SockAddrUnix "")
         let application r respond = getRequestBodyChunk r >>= respond . responseLBS ok200 [] . L.fromStrict
-            -- A POST with the 35th name of HPACK's static table, expect, in a literal field that is not added to the table.
+            -- A POST with the 35th name of HPACK's static table, expect, in a literal field that is not added to the
+            -- table.
             block = B.pack ([0x83, 0x86, 0x84, 0x41, 1, 0x61, 0x0f, 20, 12] <> B.unpack (B8.pack expectation))
             heads = filter ((== typeHeaders) . frameType . fst)
         _ <- forkIO (serveHttp2 defaultHttp2Settings (const (pure ())) theirs application)

@@ -266,7 +266,8 @@ gated gate entered (Connection ops state) = Connection ops {opSendMany = sending
       readMVar gate
       opSendMany ops s deadline strings
 
--- | A connection that runs the action after each send that ends with the last frame of a stream, or with part of a file.
+-- | A connection that runs the action after each send that ends with the last frame of a stream, or with part of a
+-- file.
 afterLastFrame :: IO () -> Connection -> Connection
 afterLastFrame act (Connection ops state) = Connection ops {opSendMany = sending, opSendFile = \s deadline strings range -> opSendFile ops s deadline strings range >> act} state
   where

@@ -1,6 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
--- | Trailers of HTTP\/2 in both directions (RFC 9113, 8.1), and interim responses (RFC 8297), over connections in memory.
+-- | Trailers of HTTP\/2 in both directions (RFC 9113, 8.1), and interim responses (RFC 8297), over connections in
+-- memory.
 module Spec.Trailers
   ( tests,
   )

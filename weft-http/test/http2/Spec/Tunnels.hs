@@ -187,7 +187,8 @@ echo receive send = accept send >> go
 
 -- The client -----------------------------------------------------------------------------
 
--- | A client: its connection, the bytes of a frame that is not complete, the decoder of heads, and how much it may send.
+-- | A client: its connection, the bytes of a frame that is not complete, the decoder of heads, and how much it may
+-- send.
 data Peer = Peer Connection (IORef ByteString) (IORef Decoder) (IORef (Int, Int))
 
 -- | A frame, and the fields of one that is a head.

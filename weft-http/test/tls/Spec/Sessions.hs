@@ -56,8 +56,8 @@ tests = withFiles $ \get ->
         asking <- newTlsServer (settingsFor files ["one"]) {tlsClientCertificates = RequiredClientCertificates (folderOf files </> "ca.pem")}
         hello <- clientHello files
         let failing = do
-              -- The client's part ends: before its first byte, within its first record, after it; or goes on with rubbish or
-              -- an alert; or it is of a version that is not spoken.
+              -- The client's part ends: before its first byte, within its first record, after it; or goes on with
+              -- rubbish or an alert; or it is of a version that is not spoken.
               forM_ [B.empty, B.take 3 hello, B.take (B.length hello `div` 2) hello, hello, hello <> rubbish 0x16, hello <> rubbish 0x17, hello <> hello, hello <> alert, alert, older hello, rubbish 0x16, "GET / HTTP/1.1\r\n\r\n"] $ \sent -> do
                 (ours, theirs) <- inMemory
                 done <- begin (tlsAccept server theirs)
@@ -89,7 +89,8 @@ tests = withFiles $ \get ->
                   damage = if even i then Cut else Flip
               tampered damage place near far
               failed <- takeMVar done
-              -- What is damaged is not always noticed by the server: the client may end it first, or the bits mean nothing.
+              -- What is damaged is not always noticed by the server: the client may end it first, or the bits mean
+              -- nothing.
               unless (damage == Flip) (assertBool ("it failed without what follows byte " <> show place) failed)
               mapM_ connClose [ours, near, far]
         descriptors <- openDescriptors

@@ -321,7 +321,8 @@ clients get =
           connShutdownSend from noDeadline
           soon <- deadlineIn (seconds 5)
           replicateM 3 (connReceive to soon 100) >>= (@?= [B8.pack "last", B.empty, B.empty]),
-      -- Without a ticket, the library waits for one when it closes. The server answers each line with the line reversed.
+      -- Without a ticket, the library waits for one when it closes. The server answers each line with the line
+      -- reversed.
       testCase "closing one direction takes nothing from the other, with a server that sends no ticket" $ do
         files <- get
         withReversingServer files $ \port -> do

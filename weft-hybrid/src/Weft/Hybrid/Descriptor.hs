@@ -6,7 +6,8 @@
 -- A descriptor is registered, edge-triggered, with the manager of the loop on which a thread first
 -- had to wait for it. That loop, its owner, resumes the threads that wait for it. If a thread has moved to another loop
 -- (work was shared), its descriptors follow it, each when the thread next waits for it. Other threads that wait
--- for such a descriptor are then resumed on the new loop, unless they are another scheduler's: then on one of its loops.
+-- for such a descriptor are then resumed on the new loop, unless they are another scheduler's: then on one of its
+-- loops.
 --
 -- @
 --   owner  Nobody  -> Moving l    a thread on loop l that is going to wait, and uses it ('acquire')

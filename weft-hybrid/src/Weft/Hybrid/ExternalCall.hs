@@ -14,9 +14,9 @@
 --
 -- When the work has begun, the thread puts the action that cancels it into a reference. The
 -- interrupter takes the action out. After putting it in, the thread checks the word, and takes the action out
--- itself if it was too late for the interrupter. The one that takes it out runs it, so it runs once. That may be another
--- thread than the one that waits, or a loop between turns; so the action's exceptions are raised in none of them, but
--- go to the program's handler for uncaught exceptions.
+-- itself if it was too late for the interrupter. The one that takes it out runs it, so it runs once. That may be
+-- another thread than the one that waits, or a loop between turns; so the action's exceptions are raised in none of
+-- them, but go to the program's handler for uncaught exceptions.
 module Weft.Hybrid.ExternalCall
   ( outside,
     Interrupted (..),

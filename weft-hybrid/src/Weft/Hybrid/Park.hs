@@ -87,8 +87,8 @@ placeIn scheduler = do
   cap <- myCapability
   toLoop <$> readBoxedArray slots (cap `mod` sizeBoxedArray slots)
 
--- | The place of a waiter ('withHome'), if this loop resumes it: the given place if it is a thread of the loop's scheduler,
--- else a loop of its own scheduler. One whose scheduler has ended is dropped.
+-- | The place of a waiter ('withHome'), if this loop resumes it: the given place if it is a thread of the loop's
+-- scheduler, else a loop of its own scheduler. One whose scheduler has ended is dropped.
 homePlace :: Loop -> Place -> Waiter -> IO Place
 homePlace l place w
   | isHome l w = pure place

@@ -50,8 +50,8 @@ writeAllBuf d p n = unless (n <= 0) $ do
   writeAllBuf d (p `plusPtr` written) (n - written)
 
 -- | Make the call and decode its result. The predicate says, for the number of bytes, whether a further call would have
--- to wait: a pipe that gives or takes less than was asked for has no more for now. Other descriptors ('isPiecemeal') are
--- tried once more.
+-- to wait: a pipe that gives or takes less than was asked for has no more for now. Other descriptors ('isPiecemeal')
+-- are tried once more.
 transfer :: Descriptor -> (Int -> Bool) -> IO CSsize -> IO (Attempt Int)
 transfer d drained act = do
   r <- act

@@ -84,9 +84,9 @@ defaultSettings =
       settingsGrace = seconds 5
     }
 
--- | Start a scheduler. Threads of several schedulers may wait for the same descriptor: each goes on in its own scheduler.
--- A thread that waits for an MVar or the like, or gets an exception, goes on in the scheduler of the thread that resumes
--- it.
+-- | Start a scheduler. Threads of several schedulers may wait for the same descriptor: each goes on in its own
+-- scheduler. A thread that waits for an MVar or the like, or gets an exception, goes on in the scheduler of the thread
+-- that resumes it.
 startScheduler :: Settings -> IO Scheduler
 startScheduler settings = mask_ $ do
   count <- maybe getNumCapabilities (pure . max 1) (settingsLoops settings)
@@ -232,9 +232,9 @@ idle l = do
     word = loopIndex l + 1
     setIdle = writeWord (schedulerIdle scheduler) word
 
--- | Take the threads out of the inbox. The first read is plain, and may miss a thread that is put in as 'block' ends. That
--- is found in the next turn: whoever puts it in then notifies the manager, and so ends the next 'block', or keeps the
--- loop from blocking ("Weft.Core.Wake").
+-- | Take the threads out of the inbox. The first read is plain, and may miss a thread that is put in as 'block' ends.
+-- That is found in the next turn: whoever puts it in then notifies the manager, and so ends the next 'block', or keeps
+-- the loop from blocking ("Weft.Core.Wake").
 takeInbox :: Loop -> IO ()
 takeInbox l = do
   inbox <- readRef (loopInbox l)

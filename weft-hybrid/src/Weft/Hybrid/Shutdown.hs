@@ -8,8 +8,8 @@
 -- are found when it ends. The threads in the queue are notified before each turn. So once a loop knows of the
 -- shutdown, it runs only threads that were notified, except one that another thread has resumed within the turn.
 --
--- To notify a thread is to send it an exception. A thread without an identity gets one for that, so its masking state is
--- respected. A thread in the plain context has no handlers, and is dropped.
+-- To notify a thread is to send it an exception. A thread without an identity gets one for that, so its masking state
+-- is respected. A thread in the plain context has no handlers, and is dropped.
 --
 -- The steps of a loop, counted in 'schedulerEnding':
 --

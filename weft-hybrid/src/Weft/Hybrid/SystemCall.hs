@@ -55,8 +55,8 @@ failing e = Answer (pure (Throw e))
 
 -- | Park the thread and answer later. The function starts the work. It is given a callback for the outcome, which any
 -- thread may call, once; further calls have no effect and return 'False'. It
--- returns an action that cancels the work; that runs if the thread is interrupted first. It must not block. If it throws,
--- the thread is interrupted all the same, and the exception goes to the program's handler for uncaught exceptions
--- ('GHC.Conc.setUncaughtExceptionHandler').
+-- returns an action that cancels the work; that runs if the thread is interrupted first. It must not block. If it
+-- throws, the thread is interrupted all the same, and the exception goes to the program's handler for uncaught
+-- exceptions ('GHC.Conc.setUncaughtExceptionHandler').
 later :: Call a -> ((Either SomeException a -> IO Bool) -> IO (IO ())) -> Answer
 later (Call' l ctx k) begin = Answer (outside l ctx k (Leaves (const (pure ()))) (begin . fulfil))

@@ -126,8 +126,8 @@ beginning s = do
   isKilled end @? show end
   eventually "giving up" ((== 1) <$> readIORef (workStopped w))
 
--- | Interrupted by another thread, by a time limit and by a GHC thread. The action throws what a loop's thread would take
--- for an exception of its own, too.
+-- | Interrupted by another thread, by a time limit and by a GHC thread. The action throws what a loop's thread would
+-- take for an exception of its own, too.
 cancelFails :: Scheduler -> Assertion
 cancelFails s = forM_ [E.toException Oops, E.toException E.ThreadKilled] $ \e -> do
   let waits begun = systemCall (\c -> later c (\_ -> E.throwIO e <$ putMVar begun ())) :: Hybrid ()
@@ -179,8 +179,8 @@ cancelFailsAtEnd _ = forM_ [roundRobin, priorities 3] $ \policy -> do
     stopScheduler s
   readIORef ends >>= (@?= 3)
 
--- | Run an action, and expect that these exceptions go to the program's handler for uncaught ones, which may be a little
--- later.
+-- | Run an action, and expect that these exceptions go to the program's handler for uncaught ones, which may be a
+-- little later.
 reporting :: [String] -> IO a -> IO a
 reporting expected act = do
   heard <- newIORef []

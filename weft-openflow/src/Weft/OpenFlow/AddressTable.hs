@@ -26,10 +26,21 @@ import Data.Primitive.ByteArray
 import Data.Word (Word64)
 import Weft.OpenFlow.Types
 
--- | The fields: the array, whose words are 48 bits of an address and 16 of its port, or 0 in a free place; the shift
--- of the hash; the number of addresses; the tree; the number of insertions since the array was built; and whether the
--- tree has addresses that are also in the array. For such an address the tree's entry is the valid one.
-data AddressTable = AddressTable !ByteArray !Int !Int !(IntMap.IntMap PortNo) !Int !Bool
+-- | The ports of addresses.
+data AddressTable = AddressTable
+  { -- | Words of 48 bits of an address and 16 of its port, or 0 in a free place.
+    tableArray :: !ByteArray,
+    -- | How far the hash of an address is shifted to be a place of the array.
+    tableShift :: !Int,
+    tableCount :: !Int,
+    -- | What the array does not have.
+    tableTree :: !(IntMap.IntMap PortNo),
+    -- | The number of insertions since the array was built.
+    tableFresh :: !Int,
+    -- | Whether the tree has addresses that are also in the array. For such an address the tree's entry is the valid
+    -- one.
+    tableOverriding :: !Bool
+  }
 
 -- | The empty table.
 emptyTable :: AddressTable
@@ -45,17 +56,18 @@ mostProbes = 16
 
 -- | The number of addresses.
 tableSize :: AddressTable -> Int
-tableSize (AddressTable _ _ n _ _ _) = n
+tableSize = tableCount
 
 -- | The port of an address.
 lookupAddress :: MacAddress -> AddressTable -> Maybe PortNo
-lookupAddress (MacAddress m) (AddressTable array shift _ tree _ overriding)
-  | overriding, found@(Just _) <- IntMap.lookup (fromIntegral m) tree = found
+lookupAddress (MacAddress m) table
+  | tableOverriding table, found@(Just _) <- IntMap.lookup (fromIntegral m) tree = found
   | word /= 0 = Just (portOf word)
   | IntMap.null tree = Nothing
   | otherwise = IntMap.lookup (fromIntegral m) tree
   where
-    word = findWord array shift m
+    tree = tableTree table
+    word = findWord (tableArray table) (tableShift table) m
 {-# INLINE lookupAddress #-}
 
 -- | The word of an address, or 0.
@@ -81,18 +93,20 @@ placeOf shift address = fromIntegral ((address * 0x9e3779b97f4a7c15) `unsafeShif
 
 -- | Set the port of an address.
 insertAddress :: MacAddress -> PortNo -> AddressTable -> AddressTable
-insertAddress mac@(MacAddress m) port table@(AddressTable array shift n tree fresh overriding)
-  | fresh >= max leastFresh (n `div` 8) = rebuilt n' tree' (entries array)
-  | otherwise = AddressTable array shift n' tree' (fresh + 1) (overriding || findWord array shift m /= 0)
+insertAddress mac@(MacAddress m) port table@AddressTable {tableArray = array, tableShift = shift, tableCount = n}
+  | tableFresh table >= max leastFresh (n `div` 8) = rebuilt n' tree' (entries array)
+  | otherwise = table {tableCount = n', tableTree = tree', tableFresh = tableFresh table + 1, tableOverriding = overriding}
   where
-    tree' = IntMap.insert (fromIntegral m) port tree
+    tree' = IntMap.insert (fromIntegral m) port (tableTree table)
     n' = maybe (n + 1) (const n) (lookupAddress mac table)
+    overriding = tableOverriding table || findWord array shift m /= 0
 
 -- | Keep only the addresses whose port satisfies the predicate.
 filterPorts :: (PortNo -> Bool) -> AddressTable -> AddressTable
-filterPorts stays (AddressTable array _ _ tree _ _) = rebuilt (IntMap.size kept) kept []
+filterPorts stays table = rebuilt (IntMap.size kept) kept []
   where
-    kept = IntMap.filter stays (IntMap.union tree (IntMap.fromList [(fromIntegral (w `unsafeShiftR` 16), portOf w) | w <- entries array]))
+    kept = IntMap.filter stays (IntMap.union (tableTree table) inArray)
+    inArray = IntMap.fromList [(fromIntegral (w `unsafeShiftR` 16), portOf w) | w <- entries (tableArray table)]
 
 -- | The words of an array.
 entries :: ByteArray -> [Word64]
@@ -105,7 +119,15 @@ rebuilt n tree old = runST $ do
   setByteArray slots 0 size (0 :: Word64)
   kept <- foldM (place slots shift) IntMap.empty ([(k, portOf w) | w <- old, let { k = fromIntegral (w `unsafeShiftR` 16) }, IntMap.notMember k tree] ++ IntMap.toList tree)
   array <- unsafeFreezeByteArray slots
-  pure (AddressTable array shift n kept 0 False)
+  pure
+    AddressTable
+      { tableArray = array,
+        tableShift = shift,
+        tableCount = n,
+        tableTree = kept,
+        tableFresh = 0,
+        tableOverriding = False
+      }
   where
     -- At most half of the places are taken.
     bits = max 4 (finiteBitSize n + 1 - countLeadingZeros n)

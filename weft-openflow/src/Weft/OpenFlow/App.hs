@@ -162,8 +162,8 @@ addFlow priority idle match actions =
       }
 
 -- | Apply actions to the packet of a PACKET_IN. With no actions, the switch drops the packet and frees its buffer; if
--- the packet is not buffered, nothing is sent. Nor is a packet sent of which only the first bytes are left ('packetIsKept'):
--- it is lost.
+-- the packet is not buffered, nothing is sent. Nor is a packet sent of which only the first bytes are left
+-- ('packetIsKept'): it is lost.
 release :: PacketIn -> [Action] -> [Reply]
 release p actions
   | packetInBuffer p /= noBuffer = let !reply = out (packetInBuffer p) B.empty in [reply]

@@ -17,8 +17,8 @@
 -- increases, so a switch of version 1.3 rejects an earlier master. A slave's request, which may arrive first, has the
 -- same generation ID as the master's, so the switch does not reject the current master because of it; a later revision
 -- would cause that. If etcd has lost its data, or has those of an earlier time, its revisions are lower than what a
--- switch has seen. The switch then refuses the request, and the controller asks for its generation ID and continues from
--- there ("Weft.OpenFlow.Controller.Roles").
+-- switch has seen. The switch then refuses the request, and the controller asks for its generation ID and continues
+-- from there ("Weft.OpenFlow.Controller.Roles").
 --
 -- A controller has its name by a key that is bound to its lease, too. It has a lease only together with this key:
 --
@@ -107,8 +107,8 @@ data Cluster = Cluster
 
 -- | Join a cluster during an action. The given function runs the controller, with the settings that 'clusterSettings'
 -- returns. If etcd cannot be reached, nothing is thrown; this controller is then master of no switch. When the action
--- returns, masterships and the lease are given up, for which etcd has two seconds, so that others take over at once. After
--- an exception the lease expires.
+-- returns, masterships and the lease are given up, for which etcd has two seconds, so that others take over at once.
+-- After an exception the lease expires.
 withCluster :: ClusterSettings -> (Cluster -> (Controller -> IO b -> IO b) -> IO a) -> IO a
 withCluster options act = do
   etcd <- newEtcd (interval options) options
@@ -397,11 +397,11 @@ giveUp cluster c ds = unless (null ds) $ do
 -- switches of which it is master (address, switch, port, IPv4 address, 'hostMoved').
 type View = ([(Word64, Word32, Word64, Word32)], [(Word64, Word64, Word32, Maybe Word32, Word64)])
 
--- | Write our view to etcd: the parts that differ from what etcd has, which are given. The links of a switch that has got
--- another master are shared until they expire. Otherwise they would be known in one direction only, and out of the tree,
--- until the new master has seen their probes. An etcd takes at most 1.5 MiB in a request, and keeps the earlier values of
--- a key, so an unchanged part is not written again. Parts of links are called @l0@, @l1@ and so on, those of hosts @h0@,
--- @h1@ and so on.
+-- | Write our view to etcd: the parts that differ from what etcd has, which are given. The links of a switch that has
+-- got another master are shared until they expire. Otherwise they would be known in one direction only, and out of the
+-- tree, until the new master has seen their probes. An etcd takes at most 1.5 MiB in a request, and keeps the earlier
+-- values of a key, so an unchanged part is not written again. Parts of links are called @l0@, @l1@ and so on, those of
+-- hosts @h0@, @h1@ and so on.
 share :: Cluster -> Controller -> Map.Map ByteString Entry -> IO ()
 share cluster c before = do
   held <- readIORef (clusterHeld cluster)
@@ -449,7 +449,8 @@ pieces xs = case splitAt mostInPart xs of
 -- @
 --   unknown  -> reported   a view has the host, at a switch of another master
 --   reported -> unknown    in two rounds no view has it. Until then a new master of the switch may share it again; and
---                          while a switch that is connected here has no master, its hosts stay, as we may become its master
+--                          while a switch that is connected here has no master, its hosts stay, as we may become its
+--                          master
 --   reported -> own        this controller has become master of the switch, and shares the host from now on
 --   any      -> own        a packet of the host came to one of our switches
 --   own      -> reported   a view has a newer claim, at a switch of another master ('hostReported'); or we have lost the switch

@@ -146,16 +146,16 @@ controllerCounters c = do
   now <- readIORef (controllerSessions c) >>= mapM (readIORef . sessionTotals) . Map.elems
   pure (foldl addTotals gone now)
 
--- | The number of incidents since the controller was started, reported by 'settingsOnIncident' or not, except 'Connected'
--- and 'Disconnected'.
+-- | The number of incidents since the controller was started, reported by 'settingsOnIncident' or not, except
+-- 'Connected' and 'Disconnected'.
 controllerIncidents :: Controller -> IO Int
 controllerIncidents c = incidentsTotal <$> readIORef (controllerReports c)
 
 -- Statistics ------------------------------------------------------------------------------
 
 -- | Request statistics from a switch, and wait at most 5 seconds for all parts of the reply. A switch of 1.0 is asked
--- only by its master. If the same is being requested from this switch, the request is sent after that (which takes at most
--- 5 seconds more), and shared by all threads that have asked meanwhile.
+-- only by its master. If the same is being requested from this switch, the request is sent after that (which takes at
+-- most 5 seconds more), and shared by all threads that have asked meanwhile.
 askSwitch :: Controller -> DatapathId -> StatsRequest -> IO (Either RequestFailure [StatsReply])
 askSwitch c d request = do
   found <- Map.lookup d <$> readIORef (controllerSessions c)
@@ -207,8 +207,8 @@ portRates c d = do
 
 -- Sending ---------------------------------------------------------------------------------
 
--- | Send a message to a switch, without waiting. A slave changes no flows and sends no packets, and to a switch of 1.0 it
--- sends nothing but echoes.
+-- | Send a message to a switch, without waiting. A slave changes no flows and sends no packets, and to a switch of 1.0
+-- it sends nothing but echoes.
 sendMessage :: Controller -> DatapathId -> Message -> IO (Either RequestFailure ())
 sendMessage c d message = do
   found <- Map.lookup d <$> readIORef (controllerSessions c)

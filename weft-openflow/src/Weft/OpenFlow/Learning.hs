@@ -49,9 +49,9 @@ data LearningSettings = LearningSettings
     -- | The maximum number of addresses in an age. When it is reached, the age ends early. This bounds the memory for a
     -- switch.
     learningMost :: !Int,
-    -- | The maximum number of addresses of a port in an age. When it is reached, nothing is learned at this port until the
-    -- age ends, so a host that sends from invented addresses does not push out those of other ports. What a host sends
-    -- that is not learned reaches its destination, but each packet by way of the controller, without a flow.
+    -- | The maximum number of addresses of a port in an age. When it is reached, nothing is learned at this port until
+    -- the age ends, so a host that sends from invented addresses does not push out those of other ports. What a host
+    -- sends that is not learned reaches its destination, but each packet by way of the controller, without a flow.
     learningMostOfPort :: !Int,
     -- | The maximum number of packets to unknown addresses that are flooded in a second, of each input port. Others are
     -- dropped.
@@ -59,8 +59,8 @@ data LearningSettings = LearningSettings
   }
 
 -- | Flows end after 60 seconds without a packet, and after 30 minutes; priority 100; a cookie that begins with @WEFT@
--- in ASCII; addresses are forgotten 2.5 to 5 minutes after their last packet; 65,536 addresses in an age at the most, and
--- 16,384 of a port; 1,000 floods a second of a port.
+-- in ASCII; addresses are forgotten 2.5 to 5 minutes after their last packet; 65,536 addresses in an age at the most,
+-- and 16,384 of a port; 1,000 floods a second of a port.
 defaultLearningSettings :: LearningSettings
 defaultLearningSettings = LearningSettings 60 1800 100 0x5745465400000001 150000 65536 16384 1000
 
@@ -106,10 +106,10 @@ learningSwitch = learningSwitchWith defaultLearningSettings
 -- host that has moved matches no flow and reaches the controller. When a port goes down, or the spanning tree changes,
 -- the addresses and flows of the ports concerned are removed: those to other switches, before or after the change.
 -- A packet to an unknown address is flooded, at most 'learningMostFloods' a second, and the flows of packets from that
--- address are deleted, once in an age. Such a flow may be left from an earlier controller, or be older than the memory of
--- addresses. It would hide the host's answers from the controller, so that all packets to the host would be flooded. For
--- the same reason a packet whose source is not learned gets no flow: the port has too many addresses, or was not announced
--- by the switch. If the switch refuses a flow, its packet is sent nevertheless.
+-- address are deleted, once in an age. Such a flow may be left from an earlier controller, or be older than the memory
+-- of addresses. It would hide the host's answers from the controller, so that all packets to the host would be flooded.
+-- For the same reason a packet whose source is not learned gets no flow: the port has too many addresses, or was not
+-- announced by the switch. If the switch refuses a flow, its packet is sent nevertheless.
 --
 -- VLANs are ignored: an address has one port, whatever VLAN its packets are in. If it is in use at two ports in two
 -- VLANs, each packet from the one port moves it away from the other. @examples/Vlans.hs@ is a learning switch with an
@@ -175,8 +175,8 @@ packet settings context p before = case ethernet (packetInData p) of
 -- | Whether the source address is known to be at this port, what is to be said of it, and what is known now.
 data Sighting = Sighting !Bool ![Reply] !Learned
 
--- | Learn the source address, unless no host can have it, or it is at a port that the switch has not announced or that has
--- too many addresses. If the host was at another port before, delete the flows to that port.
+-- | Learn the source address, unless no host can have it, or it is at a port that the switch has not announced or that
+-- has too many addresses. If the host was at another port before, delete the flows to that port.
 learn :: LearningSettings -> Context -> Frame -> PacketIn -> Learned -> Sighting
 learn settings context frame p l
   | isMulticast source || source == MacAddress 0 || not (isPhysical port || port == portLocal) = Sighting False [] l
@@ -211,8 +211,8 @@ learn settings context frame p l
       | frameType frame == etherTypeArp, ip <- senderIpv4 frame (packetInData p), isJust ip = [Notify (HostSeen source port ip)]
       | otherwise = []
 
--- | Install a flow if the ports of both addresses are known ('True': the source's is). If only the destination's is, send
--- the packet there; otherwise flood it.
+-- | Install a flow if the ports of both addresses are known ('True': the source's is). If only the destination's is,
+-- send the packet there; otherwise flood it.
 forward :: LearningSettings -> Context -> Frame -> PacketIn -> Bool -> Learned -> (Learned, [Reply])
 forward settings context frame p here l
   | isMulticast destination = (l, release p (floodActions context port))

@@ -6,8 +6,8 @@
 -- The second has the same content, but a group address that bridges forward: it also finds links through bridges that
 -- are not controlled. Hosts receive these frames too, and may send frames of their own. So a frame has a tag, a keyed
 -- hash of the kind of probe, the switch and the port (SipHash-2-4, 64 bits), and the controller ignores frames without
--- a valid tag. A host without the key cannot name any port but the one whose frames it receives, nor make a link through
--- bridges look like a cable. The rest of a frame is not protected, and has no effect.
+-- a valid tag. A host without the key cannot name any port but the one whose frames it receives, nor make a link
+-- through bridges look like a cable. The rest of a frame is not protected, and has no effect.
 --
 -- The tag does not prevent the relay of a genuine frame: two hosts that pass each other the frames of their ports make
 -- a link between these ports, as a cable between them would. The tag does not expire.

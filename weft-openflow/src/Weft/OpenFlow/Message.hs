@@ -173,7 +173,8 @@ data PacketIn = PacketIn
   deriving (Eq, Show)
 
 -- | Whether the switch or this message has the whole packet: it is in a buffer, or the data has its whole length.
--- Otherwise the switch has sent the first bytes and forgotten the rest, and the packet cannot be sent on (1.3.5, 7.4.1).
+-- Otherwise the switch has sent the first bytes and forgotten the rest, and the packet cannot be sent on (1.3.5,
+-- 7.4.1).
 packetIsKept :: PacketIn -> Bool
 packetIsKept p = packetInBuffer p /= noBuffer || B.length (packetInData p) >= fromIntegral (packetInTotal p)
 {-# INLINE packetIsKept #-}

@@ -1,6 +1,6 @@
 -- |
--- What a controller sets up in a switch besides flows: groups, meters, the behaviour of ports, and the queues of a port,
--- which it can only read. Pure. "Weft.OpenFlow.Message" has the messages.
+-- What a controller sets up in a switch besides flows: groups, meters, the behaviour of ports, and the queues of a
+-- port, which it can only read. Pure. "Weft.OpenFlow.Message" has the messages.
 --
 -- @since 0.1.0
 module Weft.OpenFlow.Resources
@@ -44,8 +44,8 @@ data GroupMod = GroupMod
   }
   deriving (Eq, Show)
 
--- | Which buckets of a group a packet goes to: to each, to one that the switch selects, to the only one, or to the first
--- that is live.
+-- | Which buckets of a group a packet goes to: to each, to one that the switch selects, to the only one, or to the
+-- first that is live.
 data GroupType = GroupAll | GroupSelect | GroupIndirect | GroupFastFailover
   deriving (Eq, Show, Enum, Bounded)
 
@@ -75,7 +75,8 @@ data MeterMod = MeterMod
   }
   deriving (Eq, Show)
 
--- | A band of a meter: what happens to packets above its rate. The first two numbers are the rate and the size of bursts.
+-- | A band of a meter: what happens to packets above its rate. The first two numbers are the rate and the size of
+-- bursts.
 data Band
   = -- | They are dropped.
     DropBand !Word32 !Word32
@@ -111,7 +112,8 @@ data Queue = Queue
   }
   deriving (Eq, Show)
 
--- | A property of a queue. Rates are in tenths of a percent of the port's; those above 1000 mean that there is no limit.
+-- | A property of a queue. Rates are in tenths of a percent of the port's; those above 1000 mean that there is no
+-- limit.
 data QueueProperty
   = -- | A rate that the queue is guaranteed.
     MinRate !Word16

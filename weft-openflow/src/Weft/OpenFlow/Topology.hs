@@ -8,8 +8,8 @@
 -- bridge that is not controlled joins them.
 --
 -- A link is in the tree only while it is known in both directions ('isTwoWay'); a fibre may be broken, or a mirror port
--- may copy the probes. A port that has no other links is blocked. Each direction is removed 'topologyLinkLife' after its
--- last probe, so a link whose other direction is lost stays in the tree for that time at most.
+-- may copy the probes. A port that has no other links is blocked. Each direction is removed 'topologyLinkLife' after
+-- its last probe, so a link whose other direction is lost stays in the tree for that time at most.
 --
 -- Where several controllers share a network, the others report the links of the switches that they manage
 -- ('linksReported'), so that all compute the same tree, also of switches that are connected to some of them only.
@@ -225,8 +225,8 @@ switchJoined time d version ports t = case switchLeft d t of
         add (t', c) p = case portUpdated time d p t' of (t'', c') -> (t'', c' ++ c)
      in foldl' add (joined, filter (/= d) changed) ports
 
--- | A switch has disconnected: remove it with its links and hosts. The ports at the other ends of the links are left out
--- of floods until the links would have expired.
+-- | A switch has disconnected: remove it with its links and hosts. The ports at the other ends of the links are left
+-- out of floods until the links would have expired.
 switchLeft :: DatapathId -> Topology -> (Topology, Changed)
 switchLeft d t
   | Map.notMember d (topologySwitches t) = (t, [])
@@ -244,8 +244,8 @@ switchLeft d t
           topologyVersion = topologyVersion t + 1
         }
 
--- | A port was added or has changed. It is ignored if the switch has too many ports, or if its number is reserved and it
--- is not the switch's own network stack.
+-- | A port was added or has changed. It is ignored if the switch has too many ports, or if its number is reserved and
+-- it is not the switch's own network stack.
 portUpdated :: Millis -> DatapathId -> Port -> Topology -> (Topology, Changed)
 portUpdated time d port t
   | not (isPhysical p || p == portLocal) || Map.notMember d (topologySwitches t) || tooMany = (t, [])
@@ -329,8 +329,8 @@ linkSeen time path from to t
     known (d, p) = maybe False (Map.member p . switchPorts) (Map.lookup d (topologySwitches t))
 
 -- | All links that other controllers report now, each direction separately. They replace those that were reported
--- before, which leave the tree; to the ports of these nothing is flooded before they would have expired. The switches of
--- a link need not be connected to this controller. Hosts that were recorded at their ports are removed.
+-- before, which leave the tree; to the ports of these nothing is flooded before they would have expired. The switches
+-- of a link need not be connected to this controller. Hosts that were recorded at their ports are removed.
 linksReported :: Millis -> [(Place, Place)] -> Topology -> (Topology, Changed)
 linksReported time pairs t
   | new == reported t = (t {reportedAt = time}, [])
@@ -384,17 +384,18 @@ revisionRead revision t = t {hostClock = revision}
 
 -- | Another controller reports a host. 'Nothing' if that changes nothing.
 --
--- A host that comes to a port is given a number: the last revision of etcd that was read, or a larger one if it was known
--- at another port, one more than it had there. So the number is larger than those of all claims that this controller has
--- read, and the number does not change until the host moves. Of two claims for a host the one with the larger number is
--- newer; if they have the same, all controllers take the one with the smaller place. What this controller has learned
--- itself, at the switches of which it is master, is such a claim, too. It alone decides about its own switches.
+-- A host that comes to a port is given a number: the last revision of etcd that was read, or a larger one if it was
+-- known at another port, one more than it had there. So the number is larger than those of all claims that this
+-- controller has read, and the number does not change until the host moves. Of two claims for a host the one with the
+-- larger number is newer; if they have the same, all controllers take the one with the smaller place. What this
+-- controller has learned itself, at the switches of which it is master, is such a claim, too. It alone decides about
+-- its own switches.
 hostReported :: Millis -> (DatapathId -> Bool) -> MacAddress -> (Place, Maybe Word32, Word64) -> Topology -> Maybe Topology
 hostReported time ours mac (place, ip, moved) t
   | ours (fst place) = Nothing
   | Just h <- known, ours (fst (hostPlace h)), (hostMoved h, Down (hostPlace h)) > (moved, Down place) = Nothing
-  -- A host counts as seen while its master knows it. It is updated only after a quarter of its life: otherwise each round
-  -- would change each host.
+  -- A host counts as seen while its master knows it. It is updated only after a quarter of its life: otherwise each
+  -- round would change each host.
   | Just h <- known, hostPlace h == place, hostMoved h == moved, maybe True ((== hostIpv4 h) . Just) ip, time - hostSeenAt h < topologyHostLife (topologySettings t) `div` 4 = Nothing
   | otherwise = hostAt time moved mac place ip t
   where

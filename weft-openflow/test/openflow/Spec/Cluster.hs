@@ -271,8 +271,8 @@ lateKeys = testCase "a switch that connects while the keys are read keeps its ma
       (_, slave) <- expect "ECHO_REPLY" (\message -> case message of RoleRequest RoleSlave _ -> Just True; EchoReply _ -> Just False; _ -> Nothing) p
       slave @?= False
 
--- | Forty switches that have connected before etcd is there, which then takes 0.1 seconds for each key: elections of all
--- of them last twice as long as a lease.
+-- | Forty switches that have connected before etcd is there, which then takes 0.1 seconds for each key: elections of
+-- all of them last twice as long as a lease.
 manySwitches :: TestTree
 manySwitches = testCase "with many switches and a slow etcd the lease is kept" $ do
   needProgram "etcd"
@@ -354,8 +354,8 @@ answeredLink = testCase "a new link is answered by the probes of its port" $ do
     arrives 10 4
     sent >>= (@?= [output (PortNo 4)])
 
--- | The other end's new master needs a probe of this end, as the one before does not report the other direction any more.
--- The ports' probes at intervals also come meanwhile; port 2 has those that are answers more than port 1.
+-- | The other end's new master needs a probe of this end, as the one before does not report the other direction any
+-- more. The ports' probes at intervals also come meanwhile; port 2 has those that are answers more than port 1.
 answeredAgain :: TestTree
 answeredAgain = testCase "a link that is known in one direction is answered again" $ do
   let key = fromMaybe (error "16 bytes") (lldpKey (B.pack "0123456789abcdef"))

@@ -59,8 +59,8 @@ add p asked match = do
   where
     encode' = Data.Aeson.encode
 
--- | The same fields in the same order, which is that of their prerequisites. A field whose mask is 0 matches all packets,
--- and a switch of 1.0 ignores fields without their prerequisites: these are not shown.
+-- | The same fields in the same order, which is that of their prerequisites. A field whose mask is 0 matches all
+-- packets, and a switch of 1.0 ignores fields without their prerequisites: these are not shown.
 roundTrip :: Version -> TestTree
 roundTrip version = testProperty (show version <> ": each match that is shown can be added") . withMaxSuccess 15 . forAll (vectorOf 10 (genMatch version)) $ \matches ->
   ioProperty . withMaster version $ \p asked -> do

@@ -118,8 +118,8 @@ showing g certificate authority =
       tlsClientCertificate = Just (CertificateFiles (guardedFile g (certificate <> ".pem")) (guardedFile g (certificate <> ".key")))
     }
 
--- | Run a member with leases of this length, a quarter of which is the time that etcd has to answer, and with what it says
--- of etcd, the last first.
+-- | Run a member with leases of this length, a quarter of which is the time that etcd has to answer, and with what it
+-- says of etcd, the last first.
 withMember :: Int -> ClusterSettings -> (Member -> IO [Maybe String] -> IO a) -> IO a
 withMember life settings act = do
   said <- newIORef []

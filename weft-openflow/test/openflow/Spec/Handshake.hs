@@ -3,7 +3,8 @@
 
 -- |
 -- Busy switches, which send packets before they know that a controller has asked for their features; ERROR messages
--- that cannot be understood; transaction IDs; connections that claim another one's datapath ID; and addresses of switches.
+-- that cannot be understood; transaction IDs; connections that claim another one's datapath ID; and addresses of
+-- switches.
 module Spec.Handshake (tests) where
 
 import Control.Concurrent.Async (poll, wait, withAsync)

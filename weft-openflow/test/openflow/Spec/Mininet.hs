@@ -34,8 +34,8 @@ pingAll topology version = testCase (topology <> ", " <> show version <> ": ping
     said <- bounded environment ["mn", "--topo", topology, "--switch", switch, "--controller", "remote,ip=127.0.0.1,port=" <> port, "--test", "pingall"]
     assertBool (unlines (lastOf 40 said)) (any ("Results: 0% dropped" `isInfixOf`) said)
 
--- | A network in which a bridge that is not controlled joins the three switches of a ring, and has a host of its own. It
--- forwards LLDP frames or drops them.
+-- | A network in which a bridge that is not controlled joins the three switches of a ring, and has a host of its own.
+-- It forwards LLDP frames or drops them.
 bridged :: Version -> Bool -> TestTree
 bridged version forwards = testCase (show version <> ", a bridge that " <> (if forwards then "forwards" else "drops") <> " LLDP frames: no loop, and all reach all") $
   withMininet $ \port environment -> do

@@ -80,8 +80,8 @@ switching version = testCase "floods, learns, installs the exact flow" $ do
     flows ovs = ofctl ovs ["-O", protocolName version, "dump-flows", "unix:" <> ovsDirectory ovs <> "/br0.mgmt"]
     exact l = all (`isInfixOf` l) ["priority=100,in_port=", "2,dl_src=02:00:00:00:00:02,dl_dst=02:00:00:00:00:01 actions=output:", "idle_timeout=60"]
 
--- | The table-miss flow, too, by which the switch reports packets. Two times, since the flow that is installed again may
--- also be deleted.
+-- | The table-miss flow, too, by which the switch reports packets. Two times, since the flow that is installed again
+-- may also be deleted.
 flowsDeleted :: TestTree
 flowsDeleted = testCase "a switch of 1.3 whose flows are all deleted by another program still reports packets" $ do
   needOvs

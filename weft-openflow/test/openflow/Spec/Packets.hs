@@ -70,7 +70,8 @@ arpRound = testCase "an answer to an ARP request" $ do
   understood (answer 2 us) @?= Just (MacAddress 0x020000000001, 0x0a000001)
   map understood [answer 1 us, answer 2 [2, 0, 0, 0, 0, 9], B.take 41 (answer 2 us)] @?= [Nothing, Nothing, Nothing]
 
--- | RFC 1122, 3.2.1.3: no packet on a network comes from a loopback or multicast address, or from the broadcast address.
+-- | RFC 1122, 3.2.1.3: no packet on a network comes from a loopback or multicast address, or from the broadcast
+-- address.
 senders :: TestTree
 senders = testCase "the address of a sender is one that a host can have" $ do
   map from [[0, 0, 0, 0], [127, 0, 0, 1], [127, 255, 255, 255], [224, 0, 0, 1], [240, 0, 0, 1], [255, 255, 255, 255]] @?= replicate 6 Nothing

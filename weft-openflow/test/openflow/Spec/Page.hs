@@ -63,8 +63,9 @@ unfolded = testCase "switches move when their links are discovered" $ do
           "return lengths.length === 11 ? Math.max(...lengths) + ' ' + whole : 'no links';"
         ]
 
--- | 24 switches with six hosts each, and rates at all links. Labels have the same size on the screen at any scale, do not
--- overlap, and are above all lines; those that have no room are there when a switch is clicked, or the picture is enlarged.
+-- | 24 switches with six hosts each, and rates at all links. Labels have the same size on the screen at any scale, do
+-- not overlap, and are above all lines; those that have no room are there when a switch is clicked, or the picture is
+-- enlarged.
 legible :: TestTree
 legible = testCase "a large network has labels that can be read, a scale, and a legend" $ do
   page <- readFile "data/index.html"

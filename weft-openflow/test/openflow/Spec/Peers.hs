@@ -49,8 +49,8 @@ tests =
       testGroup "peers that stop" [silent, echoes, slowHandshake, readsNothing, postsToDeaf, killedSenders, departure, hostsOfBatch, hostAge]
     ]
 
--- | Settings without statistics and topology, whose messages would come between the expected ones, for peers that answer
--- no echo requests.
+-- | Settings without statistics and topology, whose messages would come between the expected ones, for peers that
+-- answer no echo requests.
 plain :: Settings
 plain = (patient defaultSettings) {settingsTopology = Nothing, settingsPortStats = Nothing}
 
@@ -236,8 +236,8 @@ portlessPacket = testCase "a PACKET_IN without an input port is reported and dro
     map fst found @?= [DatapathId 1, DatapathId 1]
 
 -- | OpenFlow 1.3.5, 7.4.1: a switch may send a part of a packet, and buffer the packet or not. What is not buffered is
--- lost, and its first bytes are no packet: they are not sent on, whether the destination is unknown, known, or all hosts.
--- The switch is told again to send whole packets.
+-- lost, and its first bytes are no packet: they are not sent on, whether the destination is unknown, known, or all
+-- hosts. The switch is told again to send whole packets.
 truncatedPacket :: Version -> TestTree
 truncatedPacket version = testCase (show version <> ": a packet of which only the first bytes are left is not sent on") $ do
   incidents <- newIORef []
@@ -291,7 +291,8 @@ unknownType = testCase "an unknown type draws an ERROR and the connection goes o
     beside c p
     readIORef problems >>= (@?= ["type 10: its length does not fit its contents", "type 99: unknown type"])
 
--- | The number of reports depends on the time that the messages take. The first report is that the switch has connected.
+-- | The number of reports depends on the time that the messages take. The first report is that the switch has
+-- connected.
 manyFaults :: TestTree
 manyFaults = testCase "of a switch's faulty messages ten a second are reported, and the number of the others" $ do
   incidents <- newIORef []

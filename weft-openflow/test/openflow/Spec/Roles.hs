@@ -2,8 +2,8 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- The controller's role at a switch ("Weft.OpenFlow.Controller.Roles"): how it is asked for, given and refused, and what
--- the applications get when it changes.
+-- The controller's role at a switch ("Weft.OpenFlow.Controller.Roles"): how it is asked for, given and refused, and
+-- what the applications get when it changes.
 module Spec.Roles (tests) where
 
 import Control.Concurrent.MVar

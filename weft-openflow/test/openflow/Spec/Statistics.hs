@@ -52,8 +52,8 @@ inParts = testCase "statistics in several parts, and none" . withWitness plain $
   gone <- sendMessage c (DatapathId 99) BarrierRequest
   gone @?= Left NotConnected
 
--- | The switch has one request at a time, however many threads ask for the same, and those that ask while it is under way
--- get what the switch answers to the next one: it may have read its tables before they asked.
+-- | The switch has one request at a time, however many threads ask for the same, and those that ask while it is under
+-- way get what the switch answers to the next one: it may have read its tables before they asked.
 sharedReads :: TestTree
 sharedReads = testCase "threads that ask a switch for the same share requests" . withWitness plain $ \c address -> withPeer address $ \p -> do
   switchHandshake c V13 1 p
@@ -78,8 +78,8 @@ sharedReads = testCase "threads that ask a switch for the same share requests" .
   where
     ages parts = [flowStatsSeconds f | FlowStatsReply fs <- parts, f <- fs]
 
--- | A switch that has not answered is not sent the same again and again. Its late answer is for nobody, and lets the next
--- request go.
+-- | A switch that has not answered is not sent the same again and again. Its late answer is for nobody, and lets the
+-- next request go.
 lateAnswer :: TestTree
 lateAnswer = testCase "a switch that does not answer has one request for the same" . withWitness plain $ \c address -> withPeer address $ \p -> do
   switchHandshake c V13 1 p

@@ -46,7 +46,7 @@ captureTo path failed = do
         B.hPut file (encodeRecord (Record (floor (t * 1000000)) (B.concat parts)))
   pure (\_ parts -> using (write parts) Just, using hClose (const Nothing))
 
--- | Read the packets of a log. The number is that of the bytes at its end that are not a whole packet: more than 0 if the
--- file is cut off. Throws an 'IOError' if the file cannot be read.
+-- | Read the packets of a log. The number is that of the bytes at its end that are not a whole packet: more than 0 if
+-- the file is cut off. Throws an 'IOError' if the file cannot be read.
 readCapture :: FilePath -> IO (Either Malformed (LinkType, [Record], Int))
 readCapture path = decodeFile <$> B.readFile path

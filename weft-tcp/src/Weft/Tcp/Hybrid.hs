@@ -21,10 +21,10 @@
 --
 -- Each operation tries first, and waits only if it has to. A waiting operation can be interrupted; no data is lost,
 -- but an interrupted 'connect' gives up its connection. Errors are 'IOError's with the errno of the kernel's sockets.
--- Using a closed connection fails with @EBADF@, also if it is closed during the call, and with @ENETDOWN@ if its stack was
--- closed or its device failed. At most one thread may receive and one may send on a connection at a time; all other
--- operations, including 'close', may be called from any loop. A connection is not closed when the program drops its last
--- reference to it.
+-- Using a closed connection fails with @EBADF@, also if it is closed during the call, and with @ENETDOWN@ if its stack
+-- was closed or its device failed. At most one thread may receive and one may send on a connection at a time; all other
+-- operations, including 'close', may be called from any loop. A connection is not closed when the program drops its
+-- last reference to it.
 --
 -- @since 0.1.0
 module Weft.Tcp.Hybrid

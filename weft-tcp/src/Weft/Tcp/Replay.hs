@@ -9,8 +9,8 @@
 -- core is made to send it then, so that it recognises the acknowledgments. The log does not contain the times of user
 -- calls. The replay assumes that the user receives all data at once, and passes all data that was sent within two
 -- round trips to the core together, because the congestion window counts as limiting only while data waits for it.
--- Data that is acknowledged but missing from the log is filled in. A number that is more than 64 MiB ahead of the log is
--- taken to be wrong, as after a changed byte: nothing is filled in for it, and it is counted.
+-- Data that is acknowledged but missing from the log is filled in. A number that is more than 64 MiB ahead of the log
+-- is taken to be wrong, as after a changed byte: nothing is filled in for it, and it is counted.
 --
 -- @since 0.1.0
 module Weft.Tcp.Replay
@@ -214,16 +214,101 @@ data Playing = Playing
     lastIn :: !(Maybe Segment)
   }
 
+-- | Before the first packet: the SYNs have the number 0.
+beginning :: Playing
+beginning =
+  Playing
+    { conn = Nothing,
+      given = 1,
+      coreTo = 1,
+      coreCount = 0,
+      coreRepeats = 0,
+      logTo = 1,
+      logCount = 0,
+      logRepeats = 0,
+      unlike = 0,
+      unseen = 0,
+      wrong = 0,
+      lastIn = Nothing
+    }
+
 run :: Handshake -> [Seen] -> ([Step], Totals)
-run h segments = (steps, Totals (logCount end) (logRepeats end) (coreCount end) (coreRepeats end) (unlike end) (unseen end) (wrong end))
+run h segments = (steps, totals)
   where
-    (end, steps) = go (Playing Nothing 1 1 0 0 1 0 0 0 0 0 Nothing) segments
+    (end, steps) = go beginning segments
+    cfg = configOf h segments
+    totals =
+      Totals
+        { loggedSegments = logCount end,
+          loggedAgain = logRepeats end,
+          coreSegments = coreCount end,
+          coreAgain = coreRepeats end,
+          disagreements = unlike end,
+          holes = unseen end,
+          implausible = wrong end
+        }
     go p [] = (p, [])
     go p (s : ss) =
-      let (p', made) = playOne (configOf h segments) h ss s p
+      let (p', made) = playOne cfg h ss s p
           (p'', rest) = go p' ss
        in (p'', maybe rest (: rest) made)
 
+-- | How our side opens the connection: as the log's SYN says.
+openingOf :: Config -> Handshake -> Opening
+openingOf cfg h =
+  Opening
+    { initialSequence = seqNumber ours,
+      timestampOffset = case timestamps (options ours) of
+        Just (Timestamps v _) -> let Instant t = seenAt (ourSyn h) in v - fromIntegral (t `div` 1000)
+        Nothing -> 0,
+      pathKnown = pathRoom cfg,
+      mssDefault = case fst (heldRemote h) of V4 _ -> 536; V6 _ _ -> 1220
+    }
+  where
+    ours = seenSegment (ourSyn h)
+
+-- What happens to the core ------------------------------------------------------------------
+
+-- | Its timers expire, up to an instant.
+ticks :: Config -> Instant -> Conn -> (Conn, [Segment])
+ticks cfg until' c
+  | due < until' && due /= never = (c'', transmitted actions ++ more)
+  | otherwise = (c, [])
+  where
+    due = nextTimer c
+    (c', actions) = step (Env due cfg) Tick c
+    (c'', more) = if nextTimer c' == due then (c', []) else ticks cfg until' c'
+
+-- | A segment arrives, and the user receives all data that is available.
+arrives :: Env -> Segment -> Conn -> (Conn, [Segment])
+arrives env s c0
+  | readable c > 0 = let (c', more) = step env (UserReceive (readable c)) c in (c', transmitted (actions ++ more))
+  | otherwise = (c, transmitted actions)
+  where
+    (c, actions) = step env (Arrive [s]) c0
+
+-- | The user passes this much data, if it is more than none.
+passes :: Env -> Int -> Conn -> (Conn, [Segment])
+passes env n c
+  | n > 0 = transmitted <$> step env (UserSend (zeros n)) c
+  | otherwise = (c, [])
+
+-- | The core sends this much, regardless of windows.
+force :: Env -> Int -> Conn -> (Conn, [Segment])
+force env n c
+  | n <= 0 || not (isSynchronized (state c)) = (c, [])
+  | whole == 0 && not withFin = (c, [])
+  | otherwise = (c'', x : transmitted actions)
+  where
+    whole = max 0 (min n (dataEnd c - sndNxt (sendSide c)))
+    withFin = whole < n && finQueued (sendSide c) && sndNxt (sendSide c) + whole == dataEnd c
+    (c', x) = transmit env whole withFin c
+    (c'', actions) = step env Tick c'
+
+-- A packet of the log -----------------------------------------------------------------------
+
+-- | Play a packet, before those that come later in the log. The user's calls are derived from the log: of new data, a
+-- FIN or a RST in a segment of the replayed side.
 playOne :: Config -> Handshake -> [Seen] -> Seen -> Playing -> (Playing, Maybe Step)
 playOne cfg h later s p0 = case conn p0 of
   Nothing
@@ -231,13 +316,13 @@ playOne cfg h later s p0 = case conn p0 of
     | direction == In && has syn (flags (seenSegment s)) -> begun (fmap (map Transmit) (passiveOpen env opening (seenSegment s)))
     | otherwise -> (p0, Nothing)
   Just c0 ->
-    let (c1, late) = ticks (seenAt s) c0
+    let (c1, late) = ticks cfg (seenAt s) c0
         (c2, guessed) = madeUp c1
         (c3, sent) = happens c2
         p1 = noteLogged (foldl' (noteCore us) p0 (late ++ guessed ++ sent))
         p2 = p1 {given = max (given p0) target, lastIn = if direction == In then Just (seenSegment s) else lastIn p0, unseen = unseen p1 + missing, wrong = wrong p1 + (if tooFar then 1 else 0)}
         behind = direction == Out && counts (seenSegment s) && logTo p2 > coreTo p2
-        (c4, forced) = if behind then force (logTo p2 - coreTo p2) c3 else (c3, [])
+        (c4, forced) = if behind then force env (logTo p2 - coreTo p2) c3 else (c3, [])
         p3 = (foldl' (noteCore us) p2 forced) {conn = Just c4, unlike = unlike p2 + (if behind then 1 else 0)}
      in finished p3 (not behind) c4 (late ++ guessed ++ sent ++ forced)
   where
@@ -245,33 +330,18 @@ playOne cfg h later s p0 = case conn p0 of
     env = Env (seenAt s) cfg
     us = seqNumber (seenSegment (ourSyn h))
     them = seqNumber (seenSegment (theirSyn h))
-    opening =
-      Opening
-        { initialSequence = us,
-          timestampOffset = case timestamps (options (seenSegment (ourSyn h))) of
-            Just (Timestamps v _) -> let Instant t = seenAt (ourSyn h) in v - fromIntegral (t `div` 1000)
-            Nothing -> 0,
-          pathKnown = pathRoom cfg,
-          mssDefault = case fst (heldRemote h) of V4 _ -> 536; V6 _ _ -> 1220
-        }
+    opening = openingOf cfg h
     begun (c, actions) = let sent = transmitted actions in finished (foldl' (noteCore us) p0 {conn = Just c} sent) True c sent
     relative from n = fromIntegral (n - from :: Word32) :: Int
     start' = relative (if direction == Out then us else them) (seqNumber (seenSegment s))
     acked = if has ack (flags (seenSegment s)) then relative (if direction == Out then them else us) (ackNumber (seenSegment s)) else 0
     happens c
-      | direction == In = thenTakes (step env (Arrive [seenSegment s]) c)
-      | otherwise = userDoes c
-    -- The user receives all available data.
-    thenTakes (c, actions)
-      | readable c > 0 = let (c', more) = step env (UserReceive (readable c)) c in (c', transmitted (actions ++ more))
-      | otherwise = (c, transmitted actions)
-    -- The user's calls are derived from the log: new data, FIN or RST in a segment of the replayed side.
-    userDoes c
+      | direction == In = arrives env (seenSegment s) c
       | has rst (flags (seenSegment s)) = transmitted <$> step env Abort c
       | otherwise =
-        let (c1, a1) = if target <= given p0 then (c, []) else step env (UserSend (zeros (target - given p0))) c
-            (c2, a2) = if has fin (flags (seenSegment s)) && not (finQueued (sendSide c1)) then step env Shutdown c1 else (c1, [])
-         in (c2, transmitted (a1 ++ a2))
+        let (c1, sent) = passes env (target - given p0) c
+            (c2, more) = if has fin (flags (seenSegment s)) && not (finQueued (sendSide c1)) then transmitted <$> step env Shutdown c1 else (c1, [])
+         in (c2, sent ++ more)
     -- The position up to which the user has passed data. The contents make no difference to the core.
     target
       | direction == In = if hole then acked - (if ended then 1 else 0) else given p0
@@ -294,20 +364,11 @@ playOne cfg h later s p0 = case conn p0 of
     heard c = relative them (wrap (rcvNxt (receiveSide c)))
     madeUp c
       | hole =
-        let (c1, a1) = if target > given p0 then step env (UserSend (zeros (target - given p0))) c else (c, [])
-            (c2, more) = force (acked - max (coreTo p0) (coreTo (foldl' (noteCore us) p0 (transmitted a1)))) c1
-         in (c2, transmitted a1 ++ more)
-      | missed > 0, Just l <- lastIn p0 = thenTakes (step env (Arrive [l {seqNumber = wrap (rcvNxt (receiveSide c)), payload = zeros missed}]) c)
+        let (c1, sent) = passes env (target - given p0) c
+            (c2, more) = force env (acked - max (coreTo p0) (coreTo (foldl' (noteCore us) p0 sent))) c1
+         in (c2, sent ++ more)
+      | missed > 0, Just l <- lastIn p0 = arrives env l {seqNumber = wrap (rcvNxt (receiveSide c)), payload = zeros missed} c
       | otherwise = (c, [])
-    -- Send regardless of windows.
-    force n c
-      | n <= 0 || not (isSynchronized (state c)) = (c, [])
-      | otherwise =
-        let whole = max 0 (min n (dataEnd c - sndNxt (sendSide c)))
-            withFin = whole < n && finQueued (sendSide c) && sndNxt (sendSide c) + whole == dataEnd c
-            (c', x) = transmit env whole withFin c
-            (c'', actions) = step env Tick c'
-         in if whole == 0 && not withFin then (c, []) else (c'', x : transmitted actions)
     noteLogged p
       | direction == In || not (counts (seenSegment s)) || not (plausible (seenSegment s)) = p
       | otherwise = p {logCount = logCount p + 1, logRepeats = logRepeats p + (if start' < logTo p then 1 else 0), logTo = max (logTo p) (start' + sequenceLength (seenSegment s))}
@@ -325,11 +386,6 @@ playOne cfg h later s p0 = case conn p0 of
               stepBroken = invariants cfg c
             }
       )
-    ticks until' c
-      | due < until' && due /= never = let (c', actions) = step (Env due cfg) Tick c; (c'', more) = if nextTimer c' == due then (c', []) else ticks until' c' in (c'', transmitted actions ++ more)
-      | otherwise = (c, [])
-      where
-        due = nextTimer c
 
 -- | How far ahead of a log a number may be.
 mostMissing :: Int

@@ -95,8 +95,8 @@ data StackSettings = StackSettings
     -- | The maximum number of closed connections whose peer has not closed, too, or has not acknowledged all data. Each
     -- keeps its data. Above it, the oldest are reset.
     maxOrphans :: !Int,
-    -- | SYNs that are answered by a cookie, a second; a tenth of them at once. Above this rate, a SYN is answered when it
-    -- comes a second time, as those of clients do: a client then waits a second longer for its connection, and the
+    -- | SYNs that are answered by a cookie, a second; a tenth of them at once. Above this rate, a SYN is answered when
+    -- it comes a second time, as those of clients do: a client then waits a second longer for its connection, and the
     -- packets of all are not lost in front of a stack that does nothing but answer.
     stackCookieRate :: !Int,
     -- | Called with each received ('True') or sent ('False') packet, for a packet log. It runs in the stack's loops
@@ -144,16 +144,17 @@ data Stack = Stack
     -- | Which SYNs are answered by a cookie.
     synFilter :: !SynFilter,
     answers :: !Answers,
-    -- | 256 numbers of packets that may be fragmented; pairs of hosts share them by a hash. Changed by atomic operations.
+    -- | 256 numbers of packets that may be fragmented; pairs of hosts share them by a hash. Changed by atomic
+    -- operations.
     fragmentCounts :: !WordArray,
     -- | The connections for which 'Weft.Tcp.Core.State.isOrphan' holds. A connection's step changes its entry, by
     -- atomic operations.
     orphans :: !(IORef (Orphans Socket))
   }
 
--- | The states are @NothingExpires -> TimerSet -> ExpiryDue -> NothingExpires@. Whoever adds an entry that expires makes
--- the first move and sets a timer; the timer, on a dispatcher, makes the second one and wakes the timer loop, which makes
--- the third one before it looks for expired entries. So no entry is without a timer.
+-- | The states are @NothingExpires -> TimerSet -> ExpiryDue -> NothingExpires@. Whoever adds an entry that expires
+-- makes the first move and sets a timer; the timer, on a dispatcher, makes the second one and wakes the timer loop,
+-- which makes the third one before it looks for expired entries. So no entry is without a timer.
 data Expiry = NothingExpires | TimerSet | ExpiryDue
   deriving (Eq)
 
@@ -213,8 +214,8 @@ data Socket = Socket
   }
 
 -- | The states are @Backlogged -> Held -> Released@, or @Held -> Released@ for an outgoing connection, with 'CutOff'
--- between the last two if a send was cut off. 'Severed' comes before 'Released' if the stack ends first. The thread that
--- ends the state 'Backlogged' also removes the connection from the listener's backlog.
+-- between the last two if a send was cut off. 'Severed' comes before 'Released' if the stack ends first. The thread
+-- that ends the state 'Backlogged' also removes the connection from the listener's backlog.
 data Holder
   = -- | Counted in its listener's backlog: half open, or open and not yet accepted.
     Backlogged
@@ -408,8 +409,8 @@ queueFor st f = case deviceQueues (device st) of
   [q] -> q
   qs -> qs !! (fromIntegral (remotePort f `xor` localPort f) `mod` length qs)
 
--- | The identification of the next fragments between two addresses: no other recent packet between them has it, and other
--- hosts cannot predict it (RFC 7739, section 5.3). TCP segments are never fragmented, and need none (RFC 6864).
+-- | The identification of the next fragments between two addresses: no other recent packet between them has it, and
+-- other hosts cannot predict it (RFC 7739, section 5.3). TCP segments are never fragmented, and need none (RFC 6864).
 identification :: Stack -> Address -> Address -> IO Word32
 identification st from to = (fromIntegral h +) . fromIntegral <$> addWord (fragmentCounts st) (fromIntegral (h `shiftR` 56)) 1
   where

@@ -166,8 +166,8 @@ closeFirst st sent p sock = do
   says st q 0 (ack <> fin) B.empty
   pure q
 
--- | Repeat a test until it can be judged: it returns whether its steps followed one another within TIME-WAIT, which lasts
--- a second, and asserts nothing if they did not. On a busy machine they may not.
+-- | Repeat a test until it can be judged: it returns whether its steps followed one another within TIME-WAIT, which
+-- lasts a second, and asserts nothing if they did not. On a busy machine they may not.
 timely :: IO Bool -> Assertion
 timely act = go (30 :: Int)
   where

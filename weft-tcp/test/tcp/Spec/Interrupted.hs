@@ -53,8 +53,8 @@ tests =
     ]
   where
     rounds = 100 :: Int
-    -- If the killing thread's time slice ends at the wrong moment, the other thread runs and may be killed after its call
-    -- has returned and before it has recorded that. This is no fault, and rare.
+    -- If the killing thread's time slice ends at the wrong moment, the other thread runs and may be killed after its
+    -- call has returned and before it has recorded that. This is no fault, and rare.
     few losses = let n = length (filter id losses) in assertBool (show n ++ " lost") (10 * n < rounds)
     first packets = case packets of
       p : _ -> p

@@ -38,15 +38,15 @@ tests =
         snd (sending "x" 60 n) @?= [SendTo hw Nothing]
         snd (expire (at 40) n) @?= ([], False),
       testCase "an advertisement that answers a probe may leave out the address (RFC 4861, section 7.2.4)" $ do
-        let (n, used) = advertised holds True False (at 30.2) a Nothing (fst (sending "x" 30.1 confirmed))
+        let (n, used) = advertised holds (at 30.2) (Advertisement True False a Nothing) (fst (sending "x" 30.1 confirmed))
         used @?= Just (hw, "")
         snd (sending "x" 60 n) @?= [SendTo hw Nothing],
       testCase "an advertisement of another address that does not override: the known one is probed (section 7.2.5)" $ do
-        let (n, used) = advertised holds True False (at 1) a (Just other) confirmed
+        let (n, used) = advertised holds (at 1) (Advertisement True False a (Just other)) confirmed
         used @?= Nothing
         snd (sending "x" 1.1 n) @?= [SendTo hw (Just (Unicast hw))]
-        hardwareOf a (fst (advertised holds True True (at 1) a (Just other) confirmed)) @?= Just other
-        snd (advertised holds True False (at 0.5) a (Just hw) (fst (sending "xy" 0 none))) @?= Just (hw, "xy"),
+        hardwareOf a (fst (advertised holds (at 1) (Advertisement True True a (Just other)) confirmed)) @?= Just other
+        snd (advertised holds (at 0.5) (Advertisement True False a (Just hw)) (fst (sending "xy" 0 none))) @?= Just (hw, "xy"),
       testCase "a new address that is announced is used, and probed with the next packet" $ do
         let n = fst (announced False (at 1) a other confirmed)
         snd (sending "xy" 1.1 n) @?= [SendTo other (Just (Unicast other)), SendTo other Nothing],

@@ -19,8 +19,8 @@ import Test.Tasty.HUnit (assertEqual, assertFailure)
 import Weft.Test.Skip (needProgram)
 
 -- | Show a page (HTML) in a window of the given width, in pixels, and run a JavaScript function body with its document
--- @d@ and its window @w@. The result is the words of the text that the function returns. Fails if the page writes to the
--- console, as it does on an error, or is not shown within 200 seconds; skips the test if there is no Chromium.
+-- @d@ and its window @w@. The result is the words of the text that the function returns. Fails if the page writes to
+-- the console, as it does on an error, or is not shown within 200 seconds; skips the test if there is no Chromium.
 inBrowser :: Int -> String -> String -> IO [String]
 inBrowser width page body = do
   needProgram "chromium"

@@ -1,6 +1,7 @@
 -- |
 -- Time limits of tests. They are generous for a busy machine of today's speed, and too short for one that is emulated:
--- @WEFT_TEST_PATIENCE@ multiplies all of them, also tasty's ("Weft.Test.Main"), and changes nothing else (@scripts/arm64@ sets it).
+-- @WEFT_TEST_PATIENCE@ multiplies all of them, also tasty's ("Weft.Test.Main"), and changes nothing else
+-- (@scripts/arm64@ sets it).
 --
 -- A limit says when waiting is given up. How long a test lets something happen before it looks is no limit, and is not
 -- multiplied: then there would be as much more of it to wait for. A test of what Weft itself bounds by a time, in which

@@ -1,9 +1,9 @@
 {-# LANGUAGE ScopedTypeVariables #-}
 
 -- |
--- The start of a test suite. A test that takes longer than @WEFT_TEST_STALL@ seconds (100) is named on stderr, with what
--- each Haskell thread of the process waits for. @scripts/test@ ends it later. This limit, and those of single tests, are
--- multiplied by 'patience'. The tests that failed are also written to a file, if one is asked for
+-- The start of a test suite. A test that takes longer than @WEFT_TEST_STALL@ seconds (100) is named on stderr, with
+-- what each Haskell thread of the process waits for. @scripts/test@ ends it later. This limit, and those of single
+-- tests, are multiplied by 'patience'. The tests that failed are also written to a file, if one is asked for
 -- ("Weft.Test.Failures").
 --
 -- The suites open up to 4,000 descriptors at a time, and many systems allow a process 1,024 unless it asks for more

@@ -103,8 +103,9 @@ hasRunTime content = mentions "stg_ap_pp" content || mentions "GHCRTS" content
 mentions :: ByteString -> ByteString -> Bool
 mentions part content = not (B.null (snd (B.breakSubstring part content)))
 
--- | The options of the run-time system that a program was linked with (@-with-rtsopts@), if they have an allocation area
--- (@-A@). In the program's bytes they are a string of options and nothing else. None if there are several such strings.
+-- | The options of the run-time system that a program was linked with (@-with-rtsopts@), if they have an allocation
+-- area (@-A@). In the program's bytes they are a string of options and nothing else. None if there are several such
+-- strings.
 linkedOptions :: ByteString -> [String]
 linkedOptions content = case nub (from 0) of
   [options] -> options

@@ -24,9 +24,9 @@ data Quota
     Processors !Double
   deriving (Eq, Show)
 
--- | The smallest quota on the way from a process's group to the root. The arguments are the folder at which control groups
--- are mounted, usually @\/sys\/fs\/cgroup@, and the process's folder in @\/proc@. In a container the names of the groups
--- may be those outside; then only the root can be read, which is the container's own group.
+-- | The smallest quota on the way from a process's group to the root. The arguments are the folder at which control
+-- groups are mounted, usually @\/sys\/fs\/cgroup@, and the process's folder in @\/proc@. In a container the names of
+-- the groups may be those outside; then only the root can be read, which is the container's own group.
 cpuQuota :: FilePath -> FilePath -> IO Quota
 cpuQuota mounted process = do
   groups <- maybe [] (map group . lines) <$> contents (process </> "cgroup")

@@ -224,8 +224,8 @@ withHttp given complain access c act = case argumentHttp given of
         complain ("without --northbound-token-file, changes of flows that come from other hosts are refused; what only reads is " <> if accessOpenReads access then "answered to all" else "refused, too")
       act
 
--- | The number of connections of the northbound interface: an eighth of the descriptors that this process may have, so that
--- clients that open many of them keep no switch out. At most 1,024.
+-- | The number of connections of the northbound interface: an eighth of the descriptors that this process may have, so
+-- that clients that open many of them keep no switch out. At most 1,024.
 northboundConnections :: IO Int
 northboundConnections = do
   known <- softLimit <$> getResourceLimit ResourceOpenFiles

@@ -29,7 +29,7 @@ manual :: [Documented] -> String
 manual others =
   unlines . concat $
     [ [".TH WEFT 1 \"\" \"weft " <> showVersion version <> "\" \"User Commands\""],
-      [".SH NAME", "weft \\- static web server, OpenFlow controller, diagnosis and benchmarks on an event manager for Haskell"],
+      [".SH NAME", "weft \\- static web server, OpenFlow controller and diagnosis, on an I/O manager for Haskell"],
       [".SH SYNOPSIS"],
       synopsis [bold "weft serve", italic "DIR", "[" <> bold "--FLAG" <> " " <> italic "VALUE" <> " ...]"],
       concat [".br" : synopsis [bold ("weft " <> name), "[" <> italic "OPTIONS" <> "]"] | Documented name _ _ <- others],

@@ -125,8 +125,7 @@ engineSettings settings = (if http2 settings then id else setHTTP2Disabled) . an
 -- | Serve on the given sockets or, if there are none, on the addresses of the settings. The action gets the addresses.
 withMain :: Settings -> [Socket] -> Options -> Application -> (Server -> [SockAddr] -> IO a) -> IO a
 withMain settings inherited options app act
-  | null inherited && not (null (listens settings)) = withListeners (Wanted (listens settings) (httpsRedirect settings <> metricsListen settings) (socketMode settings)) $ \sockets addresses ->
-    withServerWith options {optionListeners = sockets, optionSharedListeners = False} http app (`act` addresses)
+  | null inherited && not (null (listens settings)) = withServerAt (wanted settings listens [httpsRedirect, metricsListen]) options http app act
   | otherwise =
     (`catch` cannotListen) . withServerWith options {optionListeners = inherited} (setHost (fromString (host settings)) (setPort (port settings) http)) app $ \server ->
       act server [serverAddress server]
@@ -137,19 +136,30 @@ withMain settings inherited options app act
 -- | The servers that redirect clients to HTTPS, if the settings ask for them.
 withRedirecting :: Settings -> Options -> Application -> ([Server] -> IO a) -> IO a
 withRedirecting settings options app act =
-  withBeside settings (httpsRedirect settings) (listens settings <> metricsListen settings) (engineSettings settings) options {optionLimits = redirectingLimits <$> optionLimits options} app (\servers _ -> act servers)
+  withBeside (wanted settings httpsRedirect [listens, metricsListen]) options {optionLimits = redirectingLimits <$> optionLimits options} (engineSettings settings) app (const . act)
 
 -- | The servers for the pages of metrics, if the settings ask for them, and their addresses. They have no proxies.
 withMetrics :: Settings -> Options -> Application -> ([Server] -> [SockAddr] -> IO a) -> IO a
 withMetrics settings options =
-  withBeside settings (metricsListen settings) (listens settings <> httpsRedirect settings) (engineSettings settings {proxyProtocol = ProxyProtocolNone}) options {optionLimits = metricsLimits <$> optionLimits options, optionProxy = Nothing}
+  withBeside
+    (wanted settings metricsListen [listens, httpsRedirect])
+    options {optionLimits = metricsLimits <$> optionLimits options, optionProxy = Nothing}
+    (engineSettings settings {proxyProtocol = ProxyProtocolNone})
 
--- | A server on its own addresses, the first ones, beside the program's others. None without an address.
-withBeside :: Settings -> [Listen] -> [Listen] -> Http.Settings -> Options -> Application -> ([Server] -> [SockAddr] -> IO a) -> IO a
-withBeside settings own others http options app act
-  | null own = act [] []
-  | otherwise = withListeners (Wanted own others (socketMode settings)) $ \sockets addresses ->
-    withServerWith options {optionListeners = sockets, optionSharedListeners = False} http app (\server -> act [server] addresses)
+-- | The addresses of a server, by a setting, and of the program's others.
+wanted :: Settings -> (Settings -> [Listen]) -> [Settings -> [Listen]] -> Wanted
+wanted settings own others = Wanted (own settings) (concatMap ($ settings) others) (socketMode settings)
+
+-- | A server besides the main one. None without an address.
+withBeside :: Wanted -> Options -> Http.Settings -> Application -> ([Server] -> [SockAddr] -> IO a) -> IO a
+withBeside places options http app act
+  | null (wantedAddresses places) = act [] []
+  | otherwise = withServerAt places options http app (act . (: []))
+
+-- | A server on its own addresses.
+withServerAt :: Wanted -> Options -> Http.Settings -> Application -> (Server -> [SockAddr] -> IO a) -> IO a
+withServerAt places options http app act = withListeners places $ \sockets addresses ->
+  withServerWith options {optionListeners = sockets, optionSharedListeners = False} http app (`act` addresses)
 
 -- | The parts of a running server.
 data Process = Process

@@ -26,8 +26,8 @@ findProgram name = do
     Just _ -> findExecutable name
     Nothing -> listToMaybe <$> findExecutablesInDirectories ["/bin", "/usr/bin"] name
 
--- | A new folder below the one for temporary files, whose name begins so. Throws an 'IOError' that names that folder and
--- @TMPDIR@.
+-- | A new folder below the one for temporary files, whose name begins so. Throws an 'IOError' that names that folder
+-- and @TMPDIR@.
 temporaryFolder :: String -> IO FilePath
 temporaryFolder prefix = do
   parent <- getTemporaryDirectory

@@ -105,7 +105,8 @@ record output program arguments = do
       content <- B.readFile found
       case howLinked content of
         Just (Linked _ False) -> refuse (T.pack program <> " cannot write an event log: link it with -rtsopts -eventlog (from GHC 9.4 on, -rtsopts is enough)")
-        -- In a program that is linked dynamically, the run-time system is a library. A script may pass its arguments on.
+        -- In a program that is linked dynamically, the run-time system is a library. A script may pass its arguments
+        -- on.
         Nothing | "\x7f\&ELF" `B.isPrefixOf` content && not (mentions "libHSrts" content) -> refuse (T.pack program <> " is not a Haskell program: it has no run-time system of GHC")
         _ -> pure ()
       -- An earlier recording stays until there is a new one.

@@ -16,8 +16,8 @@ foreign import ccall unsafe "own_time_start" startOwnTime :: IO ()
 -- | Seconds in which the process could run.
 foreign import ccall unsafe "own_time" ownTime :: IO Double
 
--- | Say that the program runs. If it does not for 15 seconds in which it could, its threads are reported on the standard
--- error.
+-- | Say that the program runs. If it does not for 15 seconds in which it could, its threads are reported on the
+-- standard error.
 foreign import ccall unsafe "own_time_beat" stillRuns :: IO ()
 
 -- | The longest delay, in seconds, with which a thread that only sleeps has woken up since the last call.

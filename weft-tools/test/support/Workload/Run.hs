@@ -146,8 +146,8 @@ note = writeIORef . operationNote
 operationOn :: Operation -> Int -> Int -> IO ()
 operationOn o from to = writeIORef (operationPorts o) (Just (from, to))
 
--- | An operation that failed sooner than this did not fail because the machine was busy: no time limit of the web server
--- is shorter. The shortest is ten seconds, for a head.
+-- | An operation that failed sooner than this did not fail because the machine was busy: no time limit of the web
+-- server is shorter. The shortest is ten seconds, for a head.
 shortestLimit :: Run -> Double
 shortestLimit run = min 9 (planLimit (runPlan run))
 

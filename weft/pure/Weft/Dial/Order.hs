@@ -2,8 +2,8 @@
 -- The order in which addresses are tried: that of RFC 6724, with the families taking turns (RFC 8305, section 4). Pure.
 --
 -- Of the rules in RFC 6724, section 6, those that need no more than the source address are here: 1, 2, 5, 6, 8, 9
--- and 10. Rule 9 compares IPv6 addresses only, and their first 64 bits: with IPv4 it would undo the order in which a name
--- server hands out the addresses of equal servers.
+-- and 10. Rule 9 compares IPv6 addresses only, and their first 64 bits: with IPv4 it would undo the order in which a
+-- name server hands out the addresses of equal servers.
 module Weft.Dial.Order
   ( sortAddresses,
     takeTurns,

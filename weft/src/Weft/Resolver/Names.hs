@@ -39,8 +39,8 @@ isLocalhost name = bare == "localhost" || ".localhost" `isSuffixOf` bare
   where
     bare = if "." `isSuffixOf` name then init name else name
 
--- | Whether it can be asked for: labels of 1 to 63 octets, 253 in all (RFC 1035, section 2.3.4), none of which is a space
--- or a control character. (A name in another script has to be given in its ASCII form, RFC 5891.)
+-- | Whether it can be asked for: labels of 1 to 63 octets, 253 in all (RFC 1035, section 2.3.4), none of which is a
+-- space or a control character. (A name in another script has to be given in its ASCII form, RFC 5891.)
 isName :: String -> Bool
 isName name = not (null bare) && length bare <= 253 && all fits (labels bare)
   where

@@ -288,8 +288,8 @@ await condition patience threads@(Threads ref) = do
       | patience == maxBound = persistently (takeMVar box)
       | otherwise = bracket (schedule patience (void (tryPutMVar box ()))) cancel (\_ -> persistently (takeMVar box))
 
--- | Block until fewer threads than that are alive, of these sets together. Any thread may call this; interruptible. While
--- it waits, each end of a thread costs O(sets).
+-- | Block until fewer threads than that are alive, of these sets together. Any thread may call this; interruptible.
+-- While it waits, each end of a thread costs O(sets).
 awaitFewer :: Int -> [Threads] -> IO ()
 awaitFewer n sets = newEmptyMVar >>= \box -> wait box `finally` mapM_ (others box []) sets
   where

@@ -124,8 +124,8 @@ isListening :: Socket -> IO Bool
 isListening s = (/= 0) <$> immediately "Weft.Socket.isListening" s cListens
 
 -- | Wait for a connection. Returns its socket and the peer's address. Several threads may
--- accept on one socket. If a thread is interrupted, the connection goes to the next one. (See 'mkSocket' for a listening
--- socket that another process shares, and has made blocking.)
+-- accept on one socket. If a thread is interrupted, the connection goes to the next one. (See 'mkSocket' for a
+-- listening socket that another process shares, and has made blocking.)
 accept :: Socket -> IO (Socket, SockAddr)
 accept s = mask_ $
   withRoom $ \p len -> do

@@ -39,10 +39,10 @@ ghcSender loc s =
     }
 {-# INLINE ghcSender #-}
 
--- | Pieces that are sent by one call of the socket's user, of which a system call takes the given number, in a form that
--- keeps messages whole. On a stream further calls may send the rest. On other sockets each call sends a message, so too
--- many pieces are joined; the kernel refuses the result if it is too long (@EMSGSIZE@). One system call, if there are as
--- many pieces as a call takes and the socket is not known to be a stream; none otherwise.
+-- | Pieces that are sent by one call of the socket's user, of which a system call takes the given number, in a form
+-- that keeps messages whole. On a stream further calls may send the rest. On other sockets each call sends a message,
+-- so too many pieces are joined; the kernel refuses the result if it is too long (@EMSGSIZE@). One system call, if
+-- there are as many pieces as a call takes and the socket is not known to be a stream; none otherwise.
 keptWhole :: Int -> Socket -> [ByteString] -> IO [ByteString]
 keptWhole most s pieces
   | socketDrains s || null (drop (most - 1) pieces) = pure pieces

@@ -30,8 +30,8 @@ maxPieces = 1024
 -- connections).
 sendGathered :: String -> Socket -> IO () -> (CInt -> Ptr IoVec -> CInt -> IO CSsize) -> [ByteString] -> IO ()
 sendGathered loc s onCut call chunks = mask_ $ do
-  -- Masked from the first part on; it is interruptible where it waits, and between parts: the strings may be computed as
-  -- they are sent, more slowly than the peer receives.
+  -- Masked from the first part on; it is interruptible where it waits, and between parts: the strings may be computed
+  -- as they are sent, more slowly than the peer receives.
   (whole, left) <- part =<< keptWhole maxPieces s (filter (not . B.null) chunks)
   unless (whole && null left) (rest left `onException` onCut)
   where
@@ -45,8 +45,8 @@ sendGathered loc s onCut call chunks = mask_ $ do
       pure (null (drop (maxPieces - 1) batch), dropBytes sent batch <> more)
 {-# INLINE sendGathered #-}
 
--- | Send the first strings, or as much of them as the kernel takes at once; on a socket of messages, all as one. Returns
--- the number of bytes taken.
+-- | Send the first strings, or as much of them as the kernel takes at once; on a socket of messages, all as one.
+-- Returns the number of bytes taken.
 sendSome :: String -> Socket -> [ByteString] -> IO Int
 sendSome loc s chunks = do
   pieces <- keptWhole maxPieces s chunks

@@ -166,10 +166,10 @@ sendFd s fd = do
     void (operate "Weft.Socket.sendFd" s Writing (\sock -> sendAttempt sock iov n nullPtr 0 control clen mempty))
 
 -- | Receive a descriptor that was passed by 'sendFd', and the byte that it came with. It is close-on-exec. Throws an
--- end-of-file error at the end of the stream, and @EINVAL@ if the next byte came without a descriptor. That byte is taken
--- from the stream: the kernel gives a descriptor out only together with the byte, and one that was looked at without
--- taking it (@MSG_PEEK@) would be passed a second time. If the peer passed more than one, the kernel closes the others.
--- If it is interrupted, it closes a descriptor that has come.
+-- end-of-file error at the end of the stream, and @EINVAL@ if the next byte came without a descriptor. That byte is
+-- taken from the stream: the kernel gives a descriptor out only together with the byte, and one that was looked at
+-- without taking it (@MSG_PEEK@) would be passed a second time. If the peer passed more than one, the kernel closes the
+-- others. If it is interrupted, it closes a descriptor that has come.
 recvFd :: Socket -> IO CInt
 recvFd s = closingDescriptors $ \keep -> allocaBytes 1 $ \p -> do
   (_, got, cmsgs, _) <- receive loc s [(p, 1)] room mempty keep

@@ -8,9 +8,9 @@
 -- connections among these. With a single listening socket (Unix sockets, inherited sockets) one
 -- acceptor gives connections to the capabilities in turn.
 --
--- Acceptors and connections are threads of sets that end together ("Weft.Scope.Threads"): a set for the acceptors, and one
--- for the connections of each acceptor, so that capabilities share no memory when a connection begins or ends. When a
--- server ends, all of its threads are told to, and then all are awaited.
+-- Acceptors and connections are threads of sets that end together ("Weft.Scope.Threads"): a set for the acceptors, and
+-- one for the connections of each acceptor, so that capabilities share no memory when a connection begins or ends. When
+-- a server ends, all of its threads are told to, and then all are awaited.
 module Weft.Socket.Serve
   ( -- * Servers
     serve,
@@ -102,8 +102,8 @@ data ServerSettings = ServerSettings
     serverAcceptors :: Maybe Int,
     -- | Send small messages at once (@TCP_NODELAY@).
     serverNoDelay :: Bool,
-    -- | The most connections that may be open at a time, and as many more as there are acceptors. At the limit nothing is
-    -- accepted until a connection ends; clients wait in the backlog. 'Nothing': no limit but that on descriptors.
+    -- | The most connections that may be open at a time, and as many more as there are acceptors. At the limit nothing
+    -- is accepted until a connection ends; clients wait in the backlog. 'Nothing': no limit but that on descriptors.
     serverMostConnections :: Maybe Int,
     -- | Of 'withServerOn': whether other processes may have its sockets, and go on to accept from them when this server
     -- ends. See 'drainServer'.
@@ -115,18 +115,19 @@ data ServerSettings = ServerSettings
     -- acceptor; while there are no descriptors left, once a second by each. If it throws itself,
     -- that exception goes to 'reportException'.
     serverOnException :: Maybe SockAddr -> SomeException -> IO (),
-    -- | How long the end of the server waits for handlers that were killed before it calls 'serverOnOverdue'. 'maxBound':
-    -- for ever.
+    -- | How long the end of the server waits for handlers that were killed before it calls 'serverOnOverdue'.
+    -- 'maxBound': for ever.
     serverPatience :: Duration,
     -- | Called with the labels of connections' threads that have not ended within 'serverPatience' of being killed: the
-    -- handler masks exceptions, cleans up slowly, or handles the exception and goes on. Decides whether the server's end
-    -- waits on, or leaves them.
+    -- handler masks exceptions, cleans up slowly, or handles the exception and goes on. Decides whether the server's
+    -- end waits on, or leaves them.
     serverOnOverdue :: [String] -> IO Overdue
   }
 
 -- | All addresses, a port that the system chooses, a backlog of 4,096, an acceptor for each
--- capability, @TCP_NODELAY@, no limit on connections, sockets of 'withServerOn' may be shared; exceptions go to 'reportException'. Handlers that do not end within
--- ten seconds of being killed are printed on standard error, and the server's end waits on.
+-- capability, @TCP_NODELAY@, no limit on connections, sockets of 'withServerOn' may be shared; exceptions go to
+-- 'reportException'. Handlers that do not end within ten seconds of being killed are printed on standard error, and the
+-- server's end waits on.
 defaultServerSettings :: ServerSettings
 defaultServerSettings =
   ServerSettings
@@ -230,18 +231,18 @@ waitServer server = do
   mapM_ throwIO (listToMaybe [e | Broken e <- ends])
 
 -- | Accept the connections that are established already, stop listening, and wait until all connections have ended, at
--- most for the given duration. 'maxBound' means no limit; with zero or less it does not wait. 'True' if none is left, and
--- none had to be refused.
+-- most for the given duration. 'maxBound' means no limit; with zero or less it does not wait. 'True' if none is left,
+-- and none had to be refused.
 --
 -- Clients that connect from now on are refused. One whose handshake has begun is still accepted, if it completes it
--- within 200 ms, which the drain of a TCP socket therefore takes at least, unless its limit is shorter. At the limit on connections
--- ('serverMostConnections') the others wait for their turn until the drain's limit, and are reset then.
+-- within 200 ms, which the drain of a TCP socket therefore takes at least, unless its limit is shorter. At the limit on
+-- connections ('serverMostConnections') the others wait for their turn until the drain's limit, and are reset then.
 --
 -- This holds for sockets that the server has opened itself, and for those given to 'withServerOn' that no other process
 -- has ('serverSharedSockets' is 'False'), on Linux from 5.7 on (before, and with a link-local address: as root). From
--- shared sockets another process goes on to accept, and other systems have no means for it: there the drain accepts until
--- no connection waits, and closes the socket next. If no other process has it, a client that connects between the two
--- system calls, or is in its handshake then, is reset.
+-- shared sockets another process goes on to accept, and other systems have no means for it: there the drain accepts
+-- until no connection waits, and closes the socket next. If no other process has it, a client that connects between the
+-- two system calls, or is in its handshake then, is reset.
 drainServer :: Server -> Duration -> IO Bool
 drainServer server limit = do
   start <- now
@@ -265,8 +266,8 @@ drainServer server limit = do
     listeners = serverListeners server
     sooner (Drain h l) (Drain h' l') = Drain (min h h') (min l l')
 
--- | Refuse connections, and keep those that wait to be accepted. How long to wait for clients that have begun to connect:
--- not at all if they cannot be refused, or if they connect in one step, as to Unix sockets.
+-- | Refuse connections, and keep those that wait to be accepted. How long to wait for clients that have begun to
+-- connect: not at all if they cannot be refused, or if they connect in one step, as to Unix sockets.
 refuseNew :: Socket -> IO Duration
 refuseNew s = (`catchIOError` const (pure mempty)) $ do
   _ <- immediately "Weft.Socket.drainServer" s cRefuseNew
@@ -335,9 +336,9 @@ startServer settings handler own sockets = (`onException` mapM_ close sockets) $
       | acceptors > 1 = i
       | otherwise = n `mod` caps
 
--- | Set @TCP_NODELAY@ of a listening socket, which the connections that it accepts then have from the start (Stevens and
--- others 2004, 7.4), without a system call for each. 'False' if it has no such option: a Unix socket, or one of SCTP. A
--- socket that other processes have is not changed.
+-- | Set @TCP_NODELAY@ of a listening socket, which the connections that it accepts then have from the start (Stevens
+-- and others 2004, 7.4), without a system call for each. 'False' if it has no such option: a Unix socket, or one of
+-- SCTP. A socket that other processes have is not changed.
 givesNoDelay :: Socket -> IO Bool
 givesNoDelay s = (True <$ setSocketOption s NoDelay 1) `catchIOError` const (pure False)
 
@@ -399,8 +400,8 @@ openListeners settings ai count
 
 -- Accepting ----------------------------------------------------------------------------
 
--- | The body of an acceptor's thread. It is masked, except in the user's function for exceptions: an exception arrives only
--- while it waits, so that no accepted connection is lost.
+-- | The body of an acceptor's thread. It is masked, except in the user's function for exceptions: an exception arrives
+-- only while it waits, so that no accepted connection is lost.
 acceptor ::
   ServerSettings ->
   (Socket -> SockAddr -> IO ()) ->

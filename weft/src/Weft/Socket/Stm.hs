@@ -23,8 +23,8 @@ import Weft.Sys (attempt)
 import Weft.Thread.Wait (threadWaitReadSTM, threadWaitWriteSTM)
 
 -- | Register for reading now and wait later: the transaction retries until the socket can be read, and throws @EBADF@
--- if it is closed, and after the socket's deadline an error that satisfies 'Weft.Deadline.isTimeout'. The registration is
--- cancelled when the transaction is garbage collected; the timer of a deadline stays until then, or until it is
+-- if it is closed, and after the socket's deadline an error that satisfies 'Weft.Deadline.isTimeout'. The registration
+-- is cancelled when the transaction is garbage collected; the timer of a deadline stays until then, or until it is
 -- cancelled.
 waitReadSocketSTM :: Socket -> IO (STM ())
 waitReadSocketSTM = fmap fst . waitAndCancelReadSocketSTM

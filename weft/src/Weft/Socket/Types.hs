@@ -75,9 +75,9 @@ instance Show Socket where
     pure ("<socket: " <> (if closed then "closed" else show (descriptorFd (socketDescriptor s))) <> ">")
 
 -- | Take ownership of the descriptor of an open socket of any kind. It is made
--- non-blocking, and closed when the 'Socket' is closed or garbage collected. That it does not block is a property of the
--- open file, which other processes may share (open(2)). If one of them takes it away, operations that send or receive
--- bytes still hold up no thread but their own; 'Weft.Socket.accept', 'Weft.Socket.connect' and
+-- non-blocking, and closed when the 'Socket' is closed or garbage collected. That it does not block is a property of
+-- the open file, which other processes may share (open(2)). If one of them takes it away, operations that send or
+-- receive bytes still hold up no thread but their own; 'Weft.Socket.accept', 'Weft.Socket.connect' and
 -- 'Weft.Socket.sendFile' then hold up all threads of the capability, as the kernel has no way to ask for less.
 mkSocket :: CInt -> IO Socket
 mkSocket fd = do

@@ -249,7 +249,8 @@ gracefully implementation = bounded implementation $ \a b -> do
 gracefullyInterrupted :: Implementation -> IO ()
 gracefullyInterrupted implementation = bounded implementation $ \a _ -> do
   ending <- task (connCloseGracefully (seconds 3600) maxBound a)
-  -- The peer must not receive before the interruption: a TLS library then ends its own direction too, and the close with it.
+  -- The peer must not receive before the interruption: a TLS library then ends its own direction too, and the close
+  -- with it.
   untilBlocked ending
   throwTo (taskThread ending) Interrupted
   r <- within "the interrupted thread" (readMVar (taskResult ending))

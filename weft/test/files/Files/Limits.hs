@@ -45,8 +45,8 @@ tests engine =
 mebibyte :: Int
 mebibyte = 1048576
 
--- | The results of direct reads are taken by one thread, on which their handlers run. While one of them needs a ring, and
--- the kernel takes its time to open it, the next one ends.
+-- | The results of direct reads are taken by one thread, on which their handlers run. While one of them needs a ring,
+-- and the kernel takes its time to open it, the next one ends.
 anotherWay :: Assertion
 anotherWay = withBytes 65536 $ \path -> withFile reading {openDirect = True} path $ \file -> do
   noRings <- snd <$> filesChoice

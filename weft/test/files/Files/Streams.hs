@@ -89,8 +89,8 @@ overdue = withPipe $ \r w -> forM_ [1 .. times 50] $ \i -> do
       finishes "what is in the pipe" (readNext r 10)
   bytes @?= marked i 10
 
--- | One of the parent's threads reads from a pipe, another one writes into a full one. Neither exists in the child. A pipe
--- holds 16 pages, of up to 64 KB (pipe(7)).
+-- | One of the parent's threads reads from a pipe, another one writes into a full one. Neither exists in the child. A
+-- pipe holds 16 pages, of up to 64 KB (pipe(7)).
 inherited :: Assertion
 inherited = withPipe $ \r w -> withPipe $ \drain full -> do
   reader <- start (readNext r 1)

@@ -28,8 +28,9 @@ tests = testGroup "what ends no turn" [testGroup "exceptions" exceptions, testGr
 
 -- Exceptions ---------------------------------------------------------------------------
 
--- | Run a test with a handler for uncaught exceptions. When it has passed, wait until all exceptions have been reported,
--- so that no other test hears of them: they are reported in order, so an exception that is thrown last is the last.
+-- | Run a test with a handler for uncaught exceptions. When it has passed, wait until all exceptions have been
+-- reported, so that no other test hears of them: they are reported in order, so an exception that is thrown last is the
+-- last.
 handledBy :: (SomeException -> IO ()) -> IO () -> IO ()
 handledBy handler act = bracket getUncaughtExceptionHandler setUncaughtExceptionHandler $ \_ -> do
   setUncaughtExceptionHandler handler

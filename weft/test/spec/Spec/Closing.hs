@@ -105,8 +105,8 @@ racing rounds before = withFds $ \fds -> forM_ [1 .. rounds] $ \i -> do
   within 20 ("round " <> show i <> ": the end of the wait") (takeMVar done) `onException` shut fds w
   shut fds w
 
--- | A socket that lingers makes all later closes ask the kernel, for as long as the process lives: this program, with an
--- argument.
+-- | A socket that lingers makes all later closes ask the kernel, for as long as the process lives: this program, with
+-- an argument.
 ofAborts :: TestTree
 ofAborts = testCase "after an abort, a close does not ask whether the socket lingers" $ do
   program <- getExecutablePath

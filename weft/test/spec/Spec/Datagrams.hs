@@ -175,7 +175,8 @@ sharedDescriptions =
     filled s = forM_ [65536, 1] $ \size ->
       let go = sendNow s (B.replicate size 1) >>= either ioError (\n -> if n == 0 then pure () else go) in go
 
--- What a socket is, and passing descriptors ------------------------------------------------------------------------------
+-- What a socket is, and passing descriptors
+-- ------------------------------------------------------------------------------
 
 passing :: [TestTree]
 passing =

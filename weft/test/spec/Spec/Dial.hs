@@ -1,6 +1,6 @@
 -- |
--- "Weft.Dial": the race in all orders of events, the examples of RFC 6724, and real addresses that refuse, are silent or
--- answer.
+-- "Weft.Dial": the race in all orders of events, the examples of RFC 6724, and real addresses that refuse, are silent
+-- or answer.
 module Spec.Dial
   ( tests,
   )
@@ -66,7 +66,8 @@ ms' n = Instant (1000000 * fromIntegral n)
 simulate :: [Fate] -> Int -> Either String ()
 simulate world deadline = go 0 [] (begin (milliseconds 250) (ms' deadline) (ms' 0) [0 .. length world - 1]) [] []
   where
-    -- The time, what is to happen to attempts under way (time, attempt, event), the failures so far, and what was done when.
+    -- The time, what is to happen to attempts under way (time, attempt, event), the failures so far, and what was done
+    -- when.
     go t pending (state, commands) seen done = case [c | c <- commands, final c] of
       [] -> do
         let pending' = sortOn (\(at, i, _) -> (at, i)) (pending ++ [(t + at, i, e) | Start i _ <- commands, Just (at, e) <- [fate i]])

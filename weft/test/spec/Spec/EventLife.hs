@@ -257,8 +257,8 @@ turns =
       -- An exception before that would end it.
       takeMVar masked
       let Task thread _ = runner
-      -- After eight exceptions there is time for a whole turn, and more and more of it: otherwise, on a busy machine, none
-      -- might ever end.
+      -- After eight exceptions there is time for a whole turn, and more and more of it: otherwise, on a busy machine,
+      -- none might ever end.
       storm <- forkIO (forM_ [50 ..] (\us -> replicateM_ 8 (throwTo thread Poke >> yield) >> threadDelay us))
       forM_ [1 .. times 300 :: Int] $ \n -> do
         arrived <- replicateM 20 newEmptyMVar

@@ -110,8 +110,8 @@ tests =
   where
     tried act = try act :: IO (Either IOException ())
 
--- | Run in a thread of the capability whose threads are interrupted: it yields to them and to their dispatcher only where
--- it says so.
+-- | Run in a thread of the capability whose threads are interrupted: it yields to them and to their dispatcher only
+-- where it says so.
 onTarget :: IO a -> IO a
 onTarget act = do
   place <- newEmptyMVar

@@ -158,8 +158,8 @@ tests =
         numbers <- concatMap (backendDescriptors . managerBackend) <$> managers
         assertBool "there is a manager" (not (null numbers))
         child <- forkProcess $ do
-          -- By one call, which closes the number too: threads of the run-time system that start in the child open descriptors
-          -- at the same time, and would get it.
+          -- By one call, which closes the number too: threads of the run-time system that start in the child open
+          -- descriptors at the same time, and would get it.
           forM_ numbers (dupTo r)
           threadDelay 1000
           still <- mapM (fmap isNamedPipe . getFdStatus) numbers

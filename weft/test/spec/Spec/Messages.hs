@@ -235,8 +235,8 @@ control =
     -- SOL_SOCKET and SCM_RIGHTS, on Linux.
     passing = N.CmsgId 1 1
 
--- | A thread receives a descriptor and is killed at about the moment when it comes. The operation runs unmasked, what it returns
--- is closed, and a message that is left goes with the socket: no descriptor may be left open.
+-- | A thread receives a descriptor and is killed at about the moment when it comes. The operation runs unmasked, what
+-- it returns is closed, and a message that is left goes with the socket: no descriptor may be left open.
 interruptedReceives :: (Socket -> IO a) -> (a -> IO ()) -> IO ()
 interruptedReceives receive closeReceived = do
   before <- openDescriptors

@@ -109,10 +109,11 @@ tests =
           say w 1
           result "the chain" =<< start (takeMVar done)
         let whole = length (filter (== 0) chains)
-        -- On a busy machine a time slice may end at any point, also in a measurement, which decides about 32 turns. If the
-        -- dispatcher yields only once, there is no whole chain at all.
+        -- On a busy machine a time slice may end at any point, also in a measurement, which decides about 32 turns. If
+        -- the dispatcher yields only once, there is no whole chain at all.
         assertBool (show chains) (10 * whole > rounds),
-      -- Otherwise each event waits for the time slices of computing threads several times, until chains are measured again.
+      -- Otherwise each event waits for the time slices of computing threads several times, until chains are measured
+      -- again.
       testCase "once for computing threads, also after chains were long" . withFds $ \fds -> do
         (r, w) <- pipe fds
         let sleeps = sum . map metricsSleeps . filter ((== 0) . metricsCapability) . metricsCapabilities <$> readMetrics
@@ -124,7 +125,8 @@ tests =
               pause 1
               say w 1
               result "the chain" =<< start (takeMVar (last links))
-            -- The slices of the computing thread, from the one after an event to the one that finds the dispatcher asleep.
+            -- The slices of the computing thread, from the one after an event to the one that finds the dispatcher
+            -- asleep.
             event :: IORef Int -> IORef (Int -> Int -> IO ()) -> IO Int
             event slices atSlice = do
               found <- newEmptyMVar

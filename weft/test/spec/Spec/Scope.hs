@@ -255,8 +255,8 @@ tests =
 test :: String -> IO () -> TestTree
 test name act = testCase name (finishes name act)
 
--- | How many threads are between their beginning and their end, and a function around the forking of such threads. A thread
--- counts from its fork, unless it is killed before it begins.
+-- | How many threads are between their beginning and their end, and a function around the forking of such threads. A
+-- thread counts from its fork, unless it is killed before it begins.
 counting :: IO (IO Int, (IO a -> IO (Task a)) -> IO a -> IO (Task a))
 counting = do
   running <- newIORef 0

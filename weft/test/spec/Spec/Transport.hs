@@ -71,7 +71,8 @@ here = SockAddrInet 0 (tupleToHostAddress (10, 0, 0, 1))
 there = SockAddrInet 0 (tupleToHostAddress (10, 0, 0, 2))
 loopback = SockAddrInet 0 (tupleToHostAddress (127, 0, 0, 1))
 
--- | Both buffers have a fixed size: the kernel would let them grow to what the machine is configured for, tens of megabytes on some.
+-- | Both buffers have a fixed size: the kernel would let them grow to what the machine is configured for, tens of
+-- megabytes on some.
 tcpPair :: IO (Connection, Connection)
 tcpPair = bracket (open loopback) S.close $ \l -> do
   S.listen l 1

@@ -85,6 +85,8 @@ data Tally = Tally
 data FakeSwitch = FakeSwitch
   { fakeNumber :: !Int,
     fakeShape :: !Shape,
+    -- | Of the shape's version.
+    fakeLayout :: !Layout,
     fakeSocket :: !Socket,
     -- | Held while whole messages are sent: with 'paced' two threads send.
     fakeSending :: !(MVar ()),
@@ -115,8 +117,10 @@ newFakeSwitch shape n sock = do
   slots <- newByteArray (4 * shapeOutstanding shape)
   setByteArray slots 0 (shapeOutstanding shape) (0 :: Word32)
   sent <- newByteArray (8 * shapeOutstanding shape)
-  FakeSwitch n shape sock <$> newMVar () <*> newIORef (Tally 0 0 0 0 0 0 0 0) <*> newIORef (Sent 0 0 1) <*> newHistogram <*> pure slots <*> pure sent
-    <*> mallocForeignPtrBytes (probeSize (layoutOf shape) * shapeOutstanding shape)
+  FakeSwitch n shape layout sock <$> newMVar () <*> newIORef (Tally 0 0 0 0 0 0 0 0) <*> newIORef (Sent 0 0 1) <*> newHistogram <*> pure slots <*> pure sent
+    <*> mallocForeignPtrBytes (probeSize layout * shapeOutstanding shape)
+  where
+    layout = layoutOf (shapeVersion shape)
 
 -- | The counters since the start.
 tally :: FakeSwitch -> IO Tally
@@ -250,8 +254,8 @@ data Layout = Layout
     outSize :: !Int
   }
 
-layoutOf :: Shape -> Layout
-layoutOf shape = case shapeVersion shape of
+layoutOf :: Version -> Layout
+layoutOf version = case version of
   V10 -> Layout (template V10) 18 72 64 16
   V13 -> Layout (template V13) 42 56 32 24
 
@@ -271,11 +275,11 @@ ask f s0 = do
   let refill = do
         n <- readIORef open
         now <- fromIntegral <$> getMonotonicTimeNSec
-        taken <- probes f layout now (shapeOutstanding (fakeShape f) - n)
+        taken <- probes f now (shapeOutstanding (fakeShape f) - n)
         writeIORef open (n + taken)
       go looked rest = do
         now <- fromIntegral <$> getMonotonicTimeNSec
-        left <- messages f (answerOr f layout known now (modifyIORef' open (subtract 1))) rest
+        left <- messages f (answerOr f known now (modifyIORef' open (subtract 1))) rest
         looked' <- forsake now looked
         refill
         -- Yield, so that all switches get the same share of this program's time.
@@ -294,7 +298,6 @@ ask f s0 = do
   refill
   go 0 s0
   where
-    layout = layoutOf (fakeShape f)
     giveUp = shapeGiveUp (fakeShape f)
     givingUp = giveUp > 0
 
@@ -303,24 +306,24 @@ ask f s0 = do
 paced :: FakeSwitch -> ByteString -> (Int -> Int -> IO (), IO ())
 paced f s0 = (send, newIORef True >>= \known -> go known s0)
   where
-    layout = layoutOf (fakeShape f)
     send due n = do
       t <- tally f
       -- No probe is sent if no slot is free.
-      taken <- if tallyProbes t - tallyUnique t >= shapeOutstanding (fakeShape f) then pure 0 else probes f layout due n
+      taken <- if tallyProbes t - tallyUnique t >= shapeOutstanding (fakeShape f) then pure 0 else probes f due n
       modifyIORef' (fakeProbes f) (\(Sent sent unsent next) -> Sent sent (unsent + n - taken) next)
     go known rest = do
       now <- fromIntegral <$> getMonotonicTimeNSec
-      left <- messages f (answerOr f layout known now (pure ())) rest
+      left <- messages f (answerOr f known now (pure ())) rest
       receive f left >>= go known
 
 -- | Handle a message that arrived at the given time. The action runs for the first answer to a probe.
-answerOr :: FakeSwitch -> Layout -> IORef Bool -> Int -> IO () -> Header -> ByteString -> IO ()
-answerOr f layout known now counted h s
+answerOr :: FakeSwitch -> IORef Bool -> Int -> IO () -> Header -> ByteString -> IO ()
+answerOr f known now counted h s
   | headerType h == 14 && B.length s >= flowSize layout = answered True (word32 (flowBufferAt layout) s)
   | headerType h == 13 && B.length s >= outSize layout = answered False (word32 8 s)
   | otherwise = onMessage f known h s
   where
+    layout = fakeLayout f
     answered isFlow number = do
       let slot = fromIntegral number .&. (shapeOutstanding (fakeShape f) - 1)
       waiting <- readByteArray (fakeSlots f) slot
@@ -349,8 +352,8 @@ giveUpBefore f limit = do
 
 -- | Send at most the given number of probes, as far as slots are free. Their latency counts from the given instant.
 -- Returns their number.
-probes :: FakeSwitch -> Layout -> Int -> Int -> IO Int
-probes f layout now most
+probes :: FakeSwitch -> Int -> Int -> IO Int
+probes f now most
   | most <= 0 = pure 0
   | otherwise = withForeignPtr (fakeRoom f) $ \room -> B.unsafeUseAsCString (probeTemplate layout) $ \from -> do
     Sent _ _ first <- readIORef (fakeProbes f)
@@ -373,6 +376,7 @@ probes f layout now most
     modifyIORef' (fakeProbes f) (\(Sent sent unsent _) -> Sent (sent + n) unsent number)
     n <$ withMVar (fakeSending f) (\_ -> sendWhole (fakeSocket f) room (n * size))
   where
+    layout = fakeLayout f
     size = probeSize layout
     -- Buffer ids have 32 bits; the last one means none.
     following number = if number >= 0xfffffff0 then 1 else number + 1

@@ -83,7 +83,8 @@ data Manager = Manager
     managerEventLog :: !EventLog,
     -- | Which of a program's dispatchers it is, from zero; -1 for one that the program made itself.
     managerIndex :: !Int,
-    -- | Word 0: the state above, changed by compare-and-swap. 'wordTurn': whether the runner is in a turn, or in @loop@.
+    -- | Word 0: the state above, changed by compare-and-swap. 'wordTurn': whether the runner is in a turn, or in
+    -- @loop@.
     managerState :: !WordArray,
     -- | The threads that use the back end. The last one fills the variable if 'finish' waits for it.
     managerUse :: !UseCount,
@@ -106,8 +107,8 @@ stateStopping = 2
 stateFinished = 3
 wordTurn = 1
 
--- | A manager over a timer queue and a back end, which it owns from now on; the last argument makes it ('reserving'). The
--- function gets each timer that is pending when the manager is stopped; the back end's descriptors are closed then.
+-- | A manager over a timer queue and a back end, which it owns from now on; the last argument makes it ('reserving').
+-- The function gets each timer that is pending when the manager is stopped; the back end's descriptors are closed then.
 newManager :: Int -> Registry Manager -> Queue -> (Timer -> IO ()) -> IO Backend -> IO Manager
 newManager managerIndex managerRegistry queue orphaned makeBackend = do
   -- First, since the kernel may refuse it: nothing has to be released then.
@@ -202,8 +203,8 @@ unlessFinished m act = do
     release (managerUse m) >>= \final -> when final (putMVar (managerUnused m) ())
     outcome
 
--- | Tell the runner to stop, without waiting for it. A manager that no thread runs is finished at once. Masked: only the
--- thread that changes the state wakes the runner, or finishes the manager.
+-- | Tell the runner to stop, without waiting for it. A manager that no thread runs is finished at once. Masked: only
+-- the thread that changes the state wakes the runner, or finishes the manager.
 requestStop :: Manager -> IO ()
 requestStop m = mask_ $ do
   found <- casWord (managerState m) 0 stateRunning stateStopping
@@ -215,7 +216,8 @@ requestStop m = mask_ $ do
 
 -- | Stop it: its kernel objects are released, callbacks that are still registered are called with 'evtClose' and
 -- 'evtOrphaned', and its pending timers go to the function of 'newManager'. Returns when that is done, or at once when
--- called from a callback. May be repeated. If the runner is in no turn, the caller does it, as there may be no more turns.
+-- called from a callback. May be repeated. If the runner is in no turn, the caller does it, as there may be no more
+-- turns.
 shutdown :: Manager -> IO ()
 shutdown m = do
   requestStop m
@@ -235,8 +237,8 @@ finish m = uninterruptibleMask_ $ do
   when (found == stateStopping) $ do
     myThreadId >>= writeRef (managerFinisher m) . Just
     orphans <- takeRegistrations (managerRegistry m) m
-    -- Not by yielding until it is unused: beside a thread that yields again and again, GHC may leave a bound thread that
-    -- has become runnable, as a user may be, without a capability until the next collection.
+    -- Not by yielding until it is unused: beside a thread that yields again and again, GHC may leave a bound thread
+    -- that has become runnable, as a user may be, without a capability until the next collection.
     shut (managerUse m) >>= \before -> when (before == StillUsed) (takeMVar (managerUnused m))
     releasing (managerRegistry m) (backendDescriptors (managerBackend m)) (backendClose (managerBackend m))
     dropHeartbeat (managerHeartbeat m)

@@ -1,7 +1,7 @@
--- | Timers of a manager: three ways to set one. 'addTimer' is for any thread. 'addOptionalTimer' is for a timer that may
--- not be needed any more when the manager is stopped. 'addOwnTimer' is for the manager's own runner, and the cheapest.
--- "Weft.Core.Timer" cancels a timer, "Weft.Core.Timers" keeps those of a manager. No function throws, except for what
--- 'wakeManager' throws.
+-- | Timers of a manager: three ways to set one. 'addTimer' is for any thread. 'addOptionalTimer' is for a timer that
+-- may not be needed any more when the manager is stopped. 'addOwnTimer' is for the manager's own runner, and the
+-- cheapest. "Weft.Core.Timer" cancels a timer, "Weft.Core.Timers" keeps those of a manager. No function throws, except
+-- for what 'wakeManager' throws.
 module Weft.Core.Manager.Timers
   ( addTimer,
     addOptionalTimer,
@@ -21,9 +21,9 @@ import Weft.Core.Timers
 import Weft.Core.Wake
 import Weft.Sys
 
--- | Run an action on the runner at an instant, or as soon as possible after it, never before. The action must not block.
--- Costs one compare-and-swap, and a signal only if the runner would sleep past the instant. 'cancelTimer' cancels it. If
--- the manager is stopped before, the function of 'newManager' gets the timer.
+-- | Run an action on the runner at an instant, or as soon as possible after it, never before. The action must not
+-- block. Costs one compare-and-swap, and a signal only if the runner would sleep past the instant. 'cancelTimer'
+-- cancels it. If the manager is stopped before, the function of 'newManager' gets the timer.
 addTimer :: Manager -> Instant -> IO () -> IO Timer
 addTimer m due act = newTimer (managerTimerOwner m) due act >>= set m
 
@@ -53,7 +53,8 @@ orphanTimers :: Manager -> IO ()
 orphanTimers = orphanAll . managerTimers
 
 -- | To be called after a timer was pushed, masked from there on. The runner of a stopping manager empties the inbox
--- after it has changed the state. A thread that pushes later sees the state, and does the runner's work ('orphanTimer').
+-- after it has changed the state. A thread that pushes later sees the state, and does the runner's work
+-- ('orphanTimer').
 settled :: Manager -> Bool -> Instant -> IO ()
 settled m full due = do
   state <- readState m

@@ -1,5 +1,5 @@
--- | The turns of a manager, for the thread that runs it ("Weft.Core.Manager"). No function here may be called by another
--- thread. They throw nothing: callbacks and timers are called through "Weft.Core.Boundary".
+-- | The turns of a manager, for the thread that runs it ("Weft.Core.Manager"). No function here may be called by
+-- another thread. They throw nothing: callbacks and timers are called through "Weft.Core.Boundary".
 module Weft.Core.Manager.Turn
   ( step,
     loop,
@@ -29,8 +29,9 @@ import Weft.Core.Wake
 import Weft.Core.Yield (yieldToWoken)
 import Weft.Sys
 
--- | One turn ('turn'). 'False' if the manager has stopped. Asynchronous exceptions arrive only before or after a turn. That
--- a turn runs is written before the state is read, and 'shutdown' does the opposite: at least one sees the other's write.
+-- | One turn ('turn'). 'False' if the manager has stopped. Asynchronous exceptions arrive only before or after a turn.
+-- That a turn runs is written before the state is read, and 'shutdown' does the opposite: at least one sees the other's
+-- write.
 step :: Manager -> IO Bool
 step m = uninterruptibleMask_ $ do
   _ <- swapWord (managerState m) wordTurn 1
@@ -91,8 +92,8 @@ poll = look
 block :: Manager -> IO ()
 block m = void (sleep m False)
 
--- | Set the handler of events of descriptors that were armed in the back end with an external token ('externalToken'). It
--- runs on the runner's thread, and must neither block nor throw.
+-- | Set the handler of events of descriptors that were armed in the back end with an external token ('externalToken').
+-- It runs on the runner's thread, and must neither block nor throw.
 setExternalHandler :: Manager -> (Token -> Events -> IO ()) -> IO ()
 setExternalHandler = writeRef . managerExternalHandler
 

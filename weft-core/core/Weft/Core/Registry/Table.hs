@@ -73,8 +73,8 @@ data Entry m = Entry
     -- | The manager whose kernel object the descriptor is armed in.
     entryManager :: !m,
     entryRegistrations :: [Registration],
-    -- | One-shot registrations whose event has happened, and whose callbacks have not begun: they wait for the callbacks
-    -- of others. The kernel reports no more events for them.
+    -- | One-shot registrations whose event has happened, and whose callbacks have not begun: they wait for the
+    -- callbacks of others. The kernel reports no more events for them.
     entryDue :: [Registration]
   }
 

@@ -3,8 +3,8 @@
 -- fields, which are checked and dropped. Pure, total and incremental. Each byte is examined
 -- once. The result does not depend on how the body is divided into segments.
 --
--- Extensions are bounded, those of a chunk and those of a whole body: a client could otherwise have 4 KiB examined for each
--- byte of the body that an application limits. The bytes of extensions that may still come are the body's credit.
+-- Extensions are bounded, those of a chunk and those of a whole body: a client could otherwise have 4 KiB examined for
+-- each byte of the body that an application limits. The bytes of extensions that may still come are the body's credit.
 module Weft.Http.Parser.Chunked
   ( Decoder,
     newDecoder,

@@ -50,8 +50,8 @@ takeWhole place bytes = case place of
   Remaining n | B.length bytes >= n -> Just (B.splitAt n bytes)
   _ -> Nothing
 
--- | How many bytes to ask a connection for within a body: 32 KiB, or what is left of one with a length, up to 64 KiB. One
--- byte more than is left: a result without that byte shows that the kernel has nothing else.
+-- | How many bytes to ask a connection for within a body: 32 KiB, or what is left of one with a length, up to 64 KiB.
+-- One byte more than is left: a result without that byte shows that the kernel has nothing else.
 wantedFor :: Place -> Int
 wantedFor place = case place of
   Remaining n | n >= wantedFirst -> min 65536 (n + 1)
@@ -61,8 +61,9 @@ wantedFor place = case place of
 wantedFirst :: Int
 wantedFirst = 32768
 
--- | How many bytes to ask for at the beginning of the next response, after one with a head of so many bytes and with this
--- framing. It is probably similar; if it is large, but not too large, it is then received with its head in one call.
+-- | How many bytes to ask for at the beginning of the next response, after one with a head of so many bytes and with
+-- this framing. It is probably similar; if it is large, but not too large, it is then received with its head in one
+-- call.
 wantedAgain :: Int -> ResponseFraming -> Int
 wantedAgain headBytes framing = case framing of
   ResponseSized n | n >= wantedFirst, n <= 131072 -> headBytes + n + 1

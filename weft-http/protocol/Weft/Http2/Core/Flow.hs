@@ -2,14 +2,15 @@
 -- Flow control of request bodies (RFC 9113, 5.2 and 6.9). Pure.
 --
 -- The windows of all streams together are at most the number of bytes that the server is willing to keep unread. Up to
--- 'mostUnread' of it is for streams whether they are read or not: each that may begin has a share of one half. Out of the
--- other half an upload gets the protocol's default as soon as it uses its share. The rest is for streams whose application
--- reads what comes. So streams that are not read leave every other one its window, and hold no more than 'mostUnread'.
+-- 'mostUnread' of it is for streams whether they are read or not: each that may begin has a share of one half. Out of
+-- the other half an upload gets the protocol's default as soon as it uses its share. The rest is for streams whose
+-- application reads what comes. So streams that are not read leave every other one its window, and hold no more than
+-- 'mostUnread'.
 --
--- The window of a stream that is read becomes sixteen times as large whenever half of it was read, up to 'firstGoal'. Beyond
--- that it follows what the application reads in a round trip ('sampled'): it grows if that was at least half of it, since
--- then it may be the window that limits the client, to sixteen times as much. It shrinks if the application falls behind, or
--- if other uploads have less; for that the stream withholds credit.
+-- The window of a stream that is read becomes sixteen times as large whenever half of it was read, up to 'firstGoal'.
+-- Beyond that it follows what the application reads in a round trip ('sampled'): it grows if that was at least half of
+-- it, since then it may be the window that limits the client, to sixteen times as much. It shrinks if the application
+-- falls behind, or if other uploads have less; for that the stream withholds credit.
 --
 -- The connection's window is 'mostUnread' at first, and grows with those of the streams.
 --
@@ -59,7 +60,8 @@ data Receive = Receive
     receiveRoom :: !Int,
     -- | Read or discarded, and not yet returned.
     receiveOwed :: !Int,
-    -- | What no stream has, and none that may begin needs: of the part for all streams, and of that for those that are read.
+    -- | What no stream has, and none that may begin needs: of the part for all streams, and of that for those that are
+    -- read.
     receiveFree :: !Int,
     receiveSpare :: !Int
   }
@@ -128,8 +130,8 @@ sound more streams r =
 beginReceive :: Receive -> StreamReceive
 beginReceive r = StreamReceive (receiveShare r) 0 (receiveShare r) 0 0 0 0
 
--- | The window of an upload becomes the protocol's default as soon as half of its share is used, read or not, if it needs
--- more than its share and the other half of the connection's window has that much left. Returns the increment.
+-- | The window of an upload becomes the protocol's default as soon as half of its share is used, read or not, if it
+-- needs more than its share and the other half of the connection's window has that much left. Returns the increment.
 widen :: Maybe Int -> Receive -> StreamReceive -> (Int, Receive, StreamReceive)
 widen size r s
   | 2 * streamRoom s >= streamSize s || streamSize s /= receiveShare r || maybe False (<= streamSize s) size || more <= 0 || more > receiveFree r = (0, r, s)
@@ -156,8 +158,8 @@ unreadOf = streamUnread
 data Arrival = Fits !Receive !StreamReceive | BeyondStream | BeyondConnection
   deriving (Eq, Show)
 
--- | A frame of data came for a stream, of so many bytes with its padding, given how many more than its window the client
--- may believe that it has.
+-- | A frame of data came for a stream, of so many bytes with its padding, given how many more than its window the
+-- client may believe that it has.
 arrive :: Int -> Int -> Receive -> StreamReceive -> Arrival
 arrive slack n r s
   | n > receiveRoom r = BeyondConnection
@@ -170,8 +172,8 @@ discard n r
   | n > receiveRoom r = Nothing
   | otherwise = Just (settle r {receiveRoom = receiveRoom r - n, receiveOwed = receiveOwed r + n})
 
--- | Bytes of a stream were read. Returns the increments for the connection and the stream, which are zero until they are
--- worth a frame. The flags say whether the client goes on sending, and whether the application has read them.
+-- | Bytes of a stream were read. Returns the increments for the connection and the stream, which are zero until they
+-- are worth a frame. The flags say whether the client goes on sending, and whether the application has read them.
 consume :: Bool -> Bool -> Int -> Receive -> StreamReceive -> ((Int, Int), Receive, StreamReceive)
 consume open byApplication n r0 s0
   | worth && byApplication && streamSize s < firstGoal && streamExcess s == 0 =

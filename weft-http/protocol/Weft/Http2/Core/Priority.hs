@@ -37,8 +37,8 @@ data Priority = Priority
 defaultPriority :: Priority
 defaultPriority = Priority 3 False
 
--- | The value of the field @priority@, or of PRIORITY_UPDATE: a dictionary of RFC 8941. What is unknown, malformed or out
--- of range is ignored, and of two values for a key the last one counts.
+-- | The value of the field @priority@, or of PRIORITY_UPDATE: a dictionary of RFC 8941. What is unknown, malformed or
+-- out of range is ignored, and of two values for a key the last one counts.
 parsePriority :: ByteString -> Priority
 parsePriority = foldl' member defaultPriority . map (fst . B8.break (== ';') . strip) . B8.split ','
   where

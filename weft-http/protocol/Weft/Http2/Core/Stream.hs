@@ -1,6 +1,6 @@
 -- |
--- What "Weft.Http2.Core.Receive" and "Weft.Http2.Core.Send" do to streams: their ends, their places among those that can
--- send, how long they wait, and what frames cost. Pure.
+-- What "Weft.Http2.Core.Receive" and "Weft.Http2.Core.Send" do to streams: their ends, their places among those that
+-- can send, how long they wait, and what frames cost. Pure.
 module Weft.Http2.Core.Stream
   ( -- * Ends
     streamError,
@@ -87,8 +87,8 @@ endIfDrained = do
   core <- get
   when (coreDrain core == Draining && IntMap.null (coreStreams core)) (failWith NoError "the server is shutting down")
 
--- | The last frame of the response was queued. If the client is still sending, go on for a while, since some clients lose
--- the response otherwise (curl 7.88); after that tell it to stop (section 8.1).
+-- | The last frame of the response was queued. If the client is still sending, go on for a while, since some clients
+-- lose the response otherwise (curl 7.88); after that tell it to stop (section 8.1).
 afterResponse :: StreamId -> Step ()
 afterResponse n = do
   known <- gets (IntMap.lookup n . coreStreams)
@@ -114,8 +114,8 @@ queueAnswer frame = do
   modify (\c -> c {coreAnswers = coreAnswers c + 1})
   queue frame
 
--- | Give a stream its place among those that can send, or take it away, after a change of its state. An end behind which
--- there is nothing is queued at once, since it needs no window.
+-- | Give a stream its place among those that can send, or take it away, after a change of its state. An end behind
+-- which there is nothing is queued at once, since it needs no window.
 refresh :: StreamId -> Step ()
 refresh n = do
   known <- gets (IntMap.lookup n . coreStreams)
@@ -174,9 +174,9 @@ waitOver n = do
     ForWindow t' -> onStream n (since t')
     ForBody t' -> onStream n (since t')
 
--- | Whether the client may be silent while the application reads a body that has not ended: its length was not announced,
--- and the response has begun. So both sides of a call may be silent, as in a subscription of gRPC. A WebSocket may not: its
--- clients send pings.
+-- | Whether the client may be silent while the application reads a body that has not ended: its length was not
+-- announced, and the response has begun. So both sides of a call may be silent, as in a subscription of gRPC. A
+-- WebSocket may not: its clients send pings.
 isBidirectional :: Maybe Int -> Stream -> Bool
 isBidirectional expected s = case (expected, streamSending s) of
   (Nothing, Answering _ _) -> not (streamTunnel s)
@@ -234,7 +234,8 @@ returnRead n byApplication bytes = do
     window 0 whole
     window n part
 
--- | The application of a stream has read bytes: they count for the round trip that is measured, or a measurement begins.
+-- | The application of a stream has read bytes: they count for the round trip that is measured, or a measurement
+-- begins.
 probe :: StreamId -> Int -> Step ()
 probe n bytes = do
   core <- get
@@ -247,8 +248,8 @@ probe n bytes = do
   where
     counts = onStream n (\s -> s {streamFlow = measured bytes (streamFlow s)})
 
--- | The client has answered: the windows follow what was read. If they grow, the next round trip is measured at once, and
--- the one behind it too, since only in that the client has the larger window; else after a tenth of a second.
+-- | The client has answered: the windows follow what was read. If they grow, the next round trip is measured at once,
+-- and the one behind it too, since only in that the client has the larger window; else after a tenth of a second.
 probed :: Bool -> Step ()
 probed before = do
   streams <- gets (filter reading . IntMap.toList . coreStreams)

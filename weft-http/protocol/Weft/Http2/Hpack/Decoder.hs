@@ -38,8 +38,8 @@ newDecoder limit = Decoder limit (emptyDynamic limit) 0
 tableSize :: Decoder -> Int
 tableSize (Decoder _ table _) = occupied table
 
--- | Whether the blocks between two states of a decoder have left the table as it was, so that they would be decoded to the
--- same fields again.
+-- | Whether the blocks between two states of a decoder have left the table as it was, so that they would be decoded to
+-- the same fields again.
 sameTable :: Decoder -> Decoder -> Bool
 sameTable (Decoder _ _ a) (Decoder _ _ b) = a == b
 
@@ -80,8 +80,8 @@ describe fault = case fault of
   LateSizeUpdate -> "a size of the table after a field"
   SizeUpdateTooLarge size -> "a table of " <> show size <> " bytes, which is more than was allowed"
 
--- | Decode a complete block. The fields up to the given size in bytes are returned; all are read, so that the table stays
--- the peer's. O(n) in the block.
+-- | Decode a complete block. The fields up to the given size in bytes are returned; all are read, so that the table
+-- stays the peer's. O(n) in the block.
 decodeBlock :: Int -> ByteString -> Decoder -> Either Fault (Decoded, Decoder)
 decodeBlock most block (Decoder limit table0 changes0) = sizes changes0 table0 0
   where

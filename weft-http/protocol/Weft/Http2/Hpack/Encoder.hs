@@ -123,8 +123,8 @@ known = Map.fromListWith merge [(name, Known index (handling name) [(value, inde
 
 -- Blocks -----------------------------------------------------------------------------
 
--- | Encode fields, whose names have to be in lower case, as a block. O(n log n) in the fields; O(n) if they are those of
--- the last two blocks.
+-- | Encode fields, whose names have to be in lower case, as a block. O(n log n) in the fields; O(n) if they are those
+-- of the last two blocks.
 encodeBlock :: [Field] -> Encoder -> (ByteString, Encoder)
 encodeBlock fields e
   | Last block (field : rest) <- encoderLast e, equal fields (field : rest) = (block, e)
@@ -148,8 +148,8 @@ encodeFields fields e = unsafeDupablePerformIO . B.createUptoN' room $ \start ->
   (done, e') <- go begun e {encoderSmallest = Nothing} fields
   pure (done `minusPtr` start, e')
   where
-    -- Sizes of the table and lengths, of six bytes each at most, an index, and the strings, which are not coded if that is
-    -- longer.
+    -- Sizes of the table and lengths, of six bytes each at most, an index, and the strings, which are not coded if that
+    -- is longer.
     room = 12 + sum [18 + B.length name + B.length value | (name, value) <- fields]
     sizeUpdates p = case encoderSmallest e of
       Nothing -> pure p

@@ -3,8 +3,8 @@
 -- |
 -- The Huffman code of HPACK (RFC 7541, 5.2 and appendix B). Pure; for the encoder and the decoder of header blocks.
 --
--- The code is canonical: among the codes of one length, a larger symbol has a larger code, and shorter codes come first.
--- So the lengths define it, and only they are written down here.
+-- The code is canonical: among the codes of one length, a larger symbol has a larger code, and shorter codes come
+-- first. So the lengths define it, and only they are written down here.
 --
 -- The decoder takes four bits at a time. A table for eight would be read half as often, but it has 64 times 1,024
 -- entries instead of 4,096, which do not stay in a core's first cache beside the rest of a server.
@@ -105,8 +105,9 @@ data HuffmanFault
     HuffmanPadding
   deriving (Eq, Show)
 
--- | For each state, which is an inner node of the tree, and four bits: the symbol in the lowest 8 bits, 'emits', 'fails',
--- and the next state from bit 16 on. The shortest code has five bits, so that four complete one symbol at most.
+-- | For each state, which is an inner node of the tree, and four bits: the symbol in the lowest 8 bits, 'emits',
+-- 'fails', and the next state from bit 16 on. The shortest code has five bits, so that four complete one symbol at
+-- most.
 moves :: UArray Int Word32
 moves = listArray (0, 256 * 16 - 1) [move (4 :: Int) 0 node nibble | node <- Map.keys states, nibble <- [0 .. 15]]
   where

@@ -78,8 +78,8 @@ exchange settings c due request act = case renderRequest request of
   Left why -> throwIO (ClientError (describe request) Sending (InvalidRequest why))
   Right rendered -> exchangeRendered settings c due request rendered act `onException` connAbort (httpConnection c)
 
--- | 'exchange' with the head of the request. After an exception the connection is of no use any more, and the caller has
--- to abort it. Masked or not: where it waits it is interruptible. The action runs as the caller does.
+-- | 'exchange' with the head of the request. After an exception the connection is of no use any more, and the caller
+-- has to abort it. Masked or not: where it waits it is interruptible. The action runs as the caller does.
 exchangeRendered :: ClientSettings -> HttpConnection -> Instant -> Request -> Rendered -> (Response -> IO a) -> IO (a, After)
 exchangeRendered settings c due request rendered act = case requestBody request of
   EmptyBody -> atOnce run rendered B.empty act
@@ -192,17 +192,17 @@ sendBody run body = case body of
 
 -- Responses --------------------------------------------------------------------------
 
--- | Receive something, at most so many bytes, before the limit; empty at the end of the stream. The function says what an
--- error of the connection means. A receive that need not wait takes no notice of its deadline, so that a server that sends
--- without a pause could go on for ever: the clock is read here.
+-- | Receive something, at most so many bytes, before the limit; empty at the end of the stream. The function says what
+-- an error of the connection means. A receive that need not wait takes no notice of its deadline, so that a server that
+-- sends without a pause could go on for ever: the clock is read here.
 receive :: Run -> Phase -> (IOException -> Cause) -> Instant -> Int -> IO ByteString
 receive run phase broken limit most = do
   t <- deadlineIn (nanoseconds 0)
   when (t >= limit) (fails run phase TimedOut)
   connReceive (httpConnection (runConnection run)) limit most `catch` \e -> fails run phase (if isTimeout e then TimedOut else broken e)
 
--- | The head of the final response, before the limit. The error is that of sending the request, and the action is run for
--- each 100 (Continue). After an exception, bytes that were received may be lost.
+-- | The head of the final response, before the limit. The error is that of sending the request, and the action is run
+-- for each 100 (Continue). After an exception, bytes that were received may be lost.
 awaitHead :: Run -> Rendered -> Instant -> Maybe IOException -> IO () -> IO ResponseHead
 awaitHead run rendered limit unsent continue = go (0 :: Int) start
   where

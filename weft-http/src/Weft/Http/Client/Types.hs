@@ -65,9 +65,10 @@ data Response = Response
     responseWhole :: IO (Maybe ByteString),
     -- | The trailer fields. Empty before the end of the body.
     responseTrailers :: IO [Header],
-    -- | The connection, if the server has switched to another protocol (101), as a request without a body can ask for by
-    -- the fields @Upgrade@ and @Connection: upgrade@ (RFC 9110, 7.8). What has come behind the head is received first. It
-    -- is closed when the function that got the response returns. That the protocol is one that was asked for is checked.
+    -- | The connection, if the server has switched to another protocol (101), as a request without a body can ask for
+    -- by the fields @Upgrade@ and @Connection: upgrade@ (RFC 9110, 7.8). What has come behind the head is received
+    -- first. It is closed when the function that got the response returns. That the protocol is one that was asked for
+    -- is checked.
     responseSwitched :: !(Maybe Connection)
   }
 

@@ -25,9 +25,9 @@ data ProxyHeader
     ProxyVersion2
   deriving (Eq, Show)
 
--- | The header for a connection that is made for a client, or by the proxy itself (a health check). The address that the
--- client has connected to, which applications do not know, is given as @0.0.0.0@ or @::@ with port 0. A client over a
--- Unix socket has no address that the header could have.
+-- | The header for a connection that is made for a client, or by the proxy itself (a health check). The address that
+-- the client has connected to, which applications do not know, is given as @0.0.0.0@ or @::@ with port 0. A client over
+-- a Unix socket has no address that the header could have.
 proxyHeaderFor :: ProxyHeader -> Maybe SockAddr -> ByteString
 proxyHeaderFor version client = case (version, client) of
   (ProxyVersion1, Just address@(SockAddrInet p _)) | Just host <- hostText address -> line "TCP4" host "0.0.0.0" p

@@ -57,9 +57,9 @@ newUpstream url = Upstream url <$> newEach (newOwnRef (Load 0 0)) <*> newIORef (
 -- | The turn of a capability's request: later ones have greater numbers.
 type Turn = Int
 
--- | The turn of a request, and the servers in the order in which they are asked: those that are passed over last, then by
--- the requests of this capability that are under way, then in turn. (Not by the number of requests so far: a server that
--- comes back would get all of them until it has caught up.)
+-- | The turn of a request, and the servers in the order in which they are asked: those that are passed over last, then
+-- by the requests of this capability that are under way, then in turn. (Not by the number of requests so far: a server
+-- that comes back would get all of them until it has caught up.)
 inOrder :: [Upstream] -> IO (Turn, [Upstream])
 inOrder upstreams = case upstreams of
   [_] -> pure (0, upstreams)
@@ -75,8 +75,8 @@ inOrder upstreams = case upstreams of
       Ill _ -> True
       Well _ -> False
 
--- | Run the request of that turn to a server, masked; it is given the function that unmasks. What it throws is returned.
--- (One handler and one mask, so that a thread that waits for the server has less on its stack.)
+-- | Run the request of that turn to a server, masked; it is given the function that unmasks. What it throws is
+-- returned. (One handler and one mask, so that a thread that waits for the server has less on its stack.)
 counted :: Turn -> Upstream -> ((forall b. IO b -> IO b) -> IO a) -> IO (Either SomeException a)
 counted turn upstream act = mask $ \restore -> do
   load <- own (upstreamLoad upstream)

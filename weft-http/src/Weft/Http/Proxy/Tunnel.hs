@@ -16,12 +16,12 @@ import Weft.Scope
 import Weft.Transport
 
 -- | Pass bytes on between a server's connection and a client, given how to receive from the client and to send to it,
--- until the server ends its direction, either connection breaks, or both are silent for too long. If the client ends its
--- direction, so does the proxy towards the server, whose bytes are still passed on. Throws no 'IOException'.
+-- until the server ends its direction, either connection breaks, or both are silent for too long. If the client ends
+-- its direction, so does the proxy towards the server, whose bytes are still passed on. Throws no 'IOException'.
 --
--- How long both may be silent is the limit of the client's connection ('Weft.Http.setTimeout'), which sends and receives
--- extend; when the client has ended its direction, it is 'clientReadTime'. The server has to take each piece within
--- 'clientSendTime'.
+-- How long both may be silent is the limit of the client's connection ('Weft.Http.setTimeout'), which sends and
+-- receives extend; when the client has ended its direction, it is 'clientReadTime'. The server has to take each piece
+-- within 'clientSendTime'.
 tunnel :: ClientSettings -> Connection -> IO ByteString -> (ByteString -> IO ()) -> IO ()
 tunnel settings server receive send = (`catch` broken) $ do
   -- Written by the thread that receives from the client.

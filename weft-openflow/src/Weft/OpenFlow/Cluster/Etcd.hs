@@ -71,8 +71,8 @@ data Etcd = Etcd
     etcdUser :: !(Maybe (EtcdUser, MVar (Maybe Token)))
   }
 
--- | What etcd gives for a password. It is valid for a time that etcd is configured with, and until the user's password or
--- roles change, or the member of etcd is restarted.
+-- | What etcd gives for a password. It is valid for a time that etcd is configured with, and until the user's password
+-- or roles change, or the member of etcd is restarted.
 type Token = Text
 
 -- | The reason for each endpoint: it did not answer, it answered with an error, or the answer was not understood.

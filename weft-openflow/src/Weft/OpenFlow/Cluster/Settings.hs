@@ -15,8 +15,8 @@ data ClusterSettings = ClusterSettings
   { -- | Endpoints of etcd, such as @http:\/\/127.0.0.1:2379@, or @https:\/\/@ with a 'clusterUpgrade'.
     clusterEndpoints :: [String],
     -- | The handshake of TLS with a named host over a connection, for endpoints with @https@, such as @tlsConnect@ of
-    -- @Weft.Tls@. Called for each connection to etcd, so certificates that it loads may change while the cluster runs. A
-    -- connection is kept for several requests.
+    -- @Weft.Tls@. Called for each connection to etcd, so certificates that it loads may change while the cluster runs.
+    -- A connection is kept for several requests.
     clusterUpgrade :: String -> Connection -> IO Connection,
     -- | The user as whom this controller logs in to etcd.
     clusterUser :: Maybe EtcdUser,
@@ -29,9 +29,9 @@ data ClusterSettings = ClusterSettings
     -- | Called with a reason when etcd stops responding, and with 'Nothing' when it responds again. It runs in one of
     -- the controller's threads and must not block.
     clusterOnReach :: Maybe String -> IO (),
-    -- | Called with a reason when another lease has this controller's name, again if it still has it after three leases,
-    -- and with 'Nothing' when this controller has got its name after that. Until then it is master of no switch. It runs
-    -- in one of the controller's threads and must not block.
+    -- | Called with a reason when another lease has this controller's name, again if it still has it after three
+    -- leases, and with 'Nothing' when this controller has got its name after that. Until then it is master of no
+    -- switch. It runs in one of the controller's threads and must not block.
     clusterOnName :: Maybe String -> IO ()
   }
 

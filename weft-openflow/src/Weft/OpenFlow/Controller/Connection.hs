@@ -93,9 +93,9 @@ newSession c sendQueue version features = do
     <*> newIORef noDescriptions
 
 -- | Run an action while the session is registered with the controller. A switch has one connection. If another one is
--- registered with its datapath ID, that one is sent an echo request: if it answers, this one is refused; otherwise this one
--- takes its place, since the switch has lost the other one. Anybody may claim a datapath ID, also with a certificate of
--- TLS, unless 'settingsMayClaim' refuses it; what answers is left alone.
+-- registered with its datapath ID, that one is sent an echo request: if it answers, this one is refused; otherwise this
+-- one takes its place, since the switch has lost the other one. Anybody may claim a datapath ID, also with a
+-- certificate of TLS, unless 'settingsMayClaim' refuses it; what answers is left alone.
 --
 -- The session is removed by a thread of its own: an exception that interrupts this one must not leave it registered.
 joined :: Controller -> Session -> [Port] -> IO a -> IO a

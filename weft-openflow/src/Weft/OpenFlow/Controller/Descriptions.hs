@@ -22,8 +22,8 @@ import qualified Data.Set as Set
 import Weft.OpenFlow.Message
 import Weft.OpenFlow.Types
 
--- | The replies whose first part has arrived and whose last one has not, by transaction ID; for each the ports of which a
--- PORT_STATUS has arrived since.
+-- | The replies whose first part has arrived and whose last one has not, by transaction ID; for each the ports of which
+-- a PORT_STATUS has arrived since.
 newtype Descriptions = Descriptions (Map.Map Xid (Set.Set PortNo))
 
 -- | No reply.

@@ -39,7 +39,7 @@ handleMessage c s context out h bytes
     _ <- writePut out (errorFor version h bytes (BadVersion (headerVersion h)))
     Finish "the switch changed its protocol version" <$ count out CountFault
   | headerType h == typePacketIn = case decodePacketIn version bytes of
-    Left problem -> misunderstood c s context out h bytes problem
+    Left problem -> misunderstood problem
     -- OpenFlow 1.3.5, 7.4.1: there is always one.
     Right p | packetInPort p == portAny && version == V13 -> do
       report c (Misunderstood (contextSwitch context) "a PACKET_IN without an input port")
@@ -49,13 +49,18 @@ handleMessage c s context out h bytes
       unless (packetIsKept p) (truncated c s context out p)
       Continue <$ handlePacket c s context out (headerXid h) p
   | otherwise = case decodeBody version (headerType h) bytes of
-    Left problem -> misunderstood c s context out h bytes problem
+    Left problem -> misunderstood problem
     Right message -> Continue <$ (noteHosts c s >> handleOther c s context out h message)
   where
     version = sessionVersion s
+    misunderstood problem = do
+      when (headerType h == typeStatsReply version) (void (answeredBy s (headerXid h) (Left (ReplyNotUnderstood problem))))
+      report c (Misunderstood (contextSwitch context) ("type " <> show (headerType h) <> ": " <> problemText problem))
+      _ <- writePut out (errorFor version h bytes problem)
+      Continue <$ count out CountFault
 
--- | The rest of this packet is lost. Applications may still learn from its first bytes. If it is one without a flow, the
--- switch is told again to send whole packets.
+-- | The rest of this packet is lost. Applications may still learn from its first bytes. If it is one without a flow,
+-- the switch is told again to send whole packets.
 truncated :: Controller -> Session -> Context -> Out -> PacketIn -> IO ()
 truncated c s context out p = do
   report c (PacketTruncated (contextSwitch context) (B.length (packetInData p)) (fromIntegral (packetInTotal p)))
@@ -66,15 +71,9 @@ truncated c s context out p = do
 written :: Session -> Out -> Xid -> Message -> IO ()
 written s out xid = void . writeMessage out (sessionVersion s) xid
 
-misunderstood :: Controller -> Session -> Context -> Out -> Header -> ByteString -> Problem -> IO Verdict
-misunderstood c s context out h bytes problem = do
-  when (headerType h == typeStatsReply (sessionVersion s)) (void (answeredBy s (headerXid h) (Left (ReplyNotUnderstood problem))))
-  report c (Misunderstood (contextSwitch context) ("type " <> show (headerType h) <> ": " <> problemText problem))
-  _ <- writePut out (errorFor (sessionVersion s) h bytes problem)
-  Continue <$ count out CountFault
-
--- | Handle a packet. A probe with a valid tag is a link; one with another tag is counted and ignored. A reply to our ARP
--- request shows that a host is still there. Packets from blocked ports are dropped. All others go to the applications.
+-- | Handle a packet. A probe with a valid tag is a link; one with another tag is counted and ignored. A reply to our
+-- ARP request shows that a host is still there. Packets from blocked ports are dropped. All others go to the
+-- applications.
 handlePacket :: Controller -> Session -> Context -> Out -> Xid -> PacketIn -> IO ()
 handlePacket c s context out !xid !p = case contextFlooding context of
   FloodTo _ trunks

@@ -1,6 +1,6 @@
 -- |
--- Detection of dead peers. Each message of a switch postpones a deadline, which costs two writes. A switch that has been
--- silent until the deadline is sent an echo request. If it stays silent, its connection is closed.
+-- Detection of dead peers. Each message of a switch postpones a deadline, which costs two writes. A switch that has
+-- been silent until the deadline is sent an echo request. If it stays silent, its connection is closed.
 --
 -- @
 --   quiet     the deadline passes: send the request        -> asked   (dispatcher)

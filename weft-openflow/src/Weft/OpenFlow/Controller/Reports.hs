@@ -1,7 +1,8 @@
 -- |
 -- Limits the number of incidents that are reported, so that switches cannot fill the disk with log lines: a switch that
 -- sends faulty messages, or one that connects again and again, each time with another datapath ID. In a second, ten
--- incidents of each source are reported, and a hundred of all; then the numbers of the others. Pure: time is an argument.
+-- incidents of each source are reported, and a hundred of all; then the numbers of the others. Pure: time is an
+-- argument.
 module Weft.OpenFlow.Controller.Reports
   ( Reports,
     Source (..),

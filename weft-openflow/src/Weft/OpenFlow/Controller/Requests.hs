@@ -2,9 +2,10 @@
 -- Requests that a switch answers: statistics, barriers, and echoes that show whether it is still there. Any thread may
 -- request; the switch's own thread hands in the answers.
 --
--- What is outstanding at a switch is bounded. It has at most 'mostPending' requests, and of each kind of statistics one:
--- threads that ask for the same while a request is under way share the next one. They cannot share the one under way,
--- since the switch may have read its counters before they asked: who has added a flow finds it in what is read then.
+-- What is outstanding at a switch is bounded. It has at most 'mostPending' requests, and of each kind of statistics
+-- one: threads that ask for the same while a request is under way share the next one. They cannot share the one under
+-- way, since the switch may have read its counters before they asked: who has added a flow finds it in what is read
+-- then.
 --
 -- @
 --   absent        nobody asks                     -> alone        a thread asks: the request is sent
@@ -14,8 +15,8 @@
 --                 others wait for the next one    -> alone        the switch answers, or is given up: the next request is sent
 -- @
 --
--- A switch that has not answered within 'patience' is not sent the same again until it has, or another 'lateness' is over:
--- otherwise requests that nobody waits for would fill its queue.
+-- A switch that has not answered within 'patience' is not sent the same again until it has, or another 'lateness' is
+-- over: otherwise requests that nobody waits for would fill its queue.
 module Weft.OpenFlow.Controller.Requests
   ( -- * Requests
     askShared,
@@ -64,8 +65,8 @@ mostPending = 128
 mostKinds :: Int
 mostKinds = 16
 
--- | Request statistics from a switch. Threads that ask for the same at the same time share requests, as described above.
--- Waits at most twice 'patience': for an earlier request, and for its own.
+-- | Request statistics from a switch. Threads that ask for the same at the same time share requests, as described
+-- above. Waits at most twice 'patience': for an earlier request, and for its own.
 askShared :: Controller -> Session -> StatsRequest -> IO Outcome
 askShared c s request = case encode (sessionVersion s) 0 (StatsRequestMessage False request) of
   Nothing -> pure (Left NotInVersion)
@@ -101,8 +102,8 @@ readingThread c s request kind first = do
         putMVar var (maybe (Left NoReply) (>>= checked (all (answers request))) outcome)
         when (isNothing outcome) (void (wait lateness))
 
--- | Send messages, and wait that long for a reply to the last one or an ERROR for any of them. A reply with statistics is
--- 'OtherReply'.
+-- | Send messages, and wait that long for a reply to the last one or an ERROR for any of them. A reply with statistics
+-- is 'OtherReply'.
 awaitReply :: Controller -> Session -> Duration -> [Message] -> IO (Either RequestFailure ())
 awaitReply c s most messages =
   pending c s messages $ either (pure . Left) (fmap (maybe (Left NoReply) (void . (>>= checked null))) . ($ most))

@@ -69,8 +69,8 @@ timeOver s = modifyMVar_ (sessionRole s) $ \n -> do
       n + 1 <$ assumeRole s RoleSlave generation
     else pure n
 
--- | Become a slave at once, or ask the switch for another role. Returns whether the controller is active now and was not
--- before. 'sessionRole' must be held.
+-- | Become a slave at once, or ask the switch for another role. Returns whether the controller is active now and was
+-- not before. 'sessionRole' must be held.
 assumeRole :: Session -> Role -> Word64 -> IO Bool
 assumeRole s role generation
   | sessionVersion s == V10 || role == RoleSlave = do
@@ -98,8 +98,8 @@ request s claim = do
   writeIORef (sessionClaim s) (Just claim {claimXid = xid})
   void (postMessage s xid (if claimReading claim then RoleRequest RoleNoChange 0 else RoleRequest (claimRole claim) (claimGeneration claim)))
 
--- | A ROLE_REPLY. The event for the applications, if the controller has become active; the ports must be requested after
--- it. Called by the switch's thread.
+-- | A ROLE_REPLY. The event for the applications, if the controller has become active; the ports must be requested
+-- after it. Called by the switch's thread.
 roleGiven :: Controller -> Session -> Xid -> Role -> Word64 -> IO (Maybe Event)
 roleGiven c s xid role generation = do
   new <- withMVar (sessionRole s) $ \_ -> do
@@ -125,8 +125,8 @@ activated s = do
   before <- atomicModifyIORef' (sessionActive s) ((,) True)
   not before <$ unless before (configure s)
 
--- | An ERROR message. 'Nothing': it refuses no role and is for others. Otherwise the event as with 'roleGiven'. Called by
--- the switch's thread.
+-- | An ERROR message. 'Nothing': it refuses no role and is for others. Otherwise the event as with 'roleGiven'. Called
+-- by the switch's thread.
 roleRefused :: Controller -> Session -> Xid -> Word16 -> Word16 -> IO (Maybe (Maybe Event))
 roleRefused c s xid kind code = do
   found <- withMVar (sessionRole s) $ \_ -> do
@@ -188,8 +188,8 @@ configure s = mapM_ (uncurry (postMessage s)) (reporting (sessionVersion s))
 reporting :: Version -> [(Xid, Message)]
 reporting version = (5, SetConfig (SwitchConfig 0 0xffff)) : [(6, tableMissFlow) | version == V13]
 
--- | The flow for packets that match no other flow: without it a switch of 1.3 drops them (1.3.5, 5.4). If another program
--- deletes it, the switch reports that, and it is installed again ('restoreReporting').
+-- | The flow for packets that match no other flow: without it a switch of 1.3 drops them (1.3.5, 5.4). If another
+-- program deletes it, the switch reports that, and it is installed again ('restoreReporting').
 tableMissFlow :: Message
 tableMissFlow =
   FlowModMessage
@@ -204,9 +204,9 @@ tableMissFlow =
 tableMissCookie :: Word64
 tableMissCookie = 0x5745465400000000
 
--- | Another program has changed how the switch reports packets: it has removed the table-miss flow, or replaced it or the
--- configuration by one for the first bytes only. Set both again: now, by an action that sends one message, or a second
--- after this was last done. The bound is for a switch that reports a removal when it replaces a flow, as the
+-- | Another program has changed how the switch reports packets: it has removed the table-miss flow, or replaced it or
+-- the configuration by one for the first bytes only. Set both again: now, by an action that sends one message, or a
+-- second after this was last done. The bound is for a switch that reports a removal when it replaces a flow, as the
 -- installation does, for another program that insists, and for a switch that never sends whole packets.
 restoreReporting :: Controller -> Session -> Millis -> (Xid -> Message -> IO ()) -> IO ()
 restoreReporting c s time send = do

@@ -84,29 +84,29 @@ data Settings = Settings
     settingsDiscovery :: Duration,
     -- | The key of the tags in LLDP frames; 'Nothing': a random one is made when the controller starts.
     settingsLldpKey :: Maybe LldpKey,
-    -- | If a second connection claims the datapath ID of a connected switch, the first one is sent an echo request. If it
-    -- answers within this time, the second one is closed; otherwise the second one takes its place.
+    -- | If a second connection claims the datapath ID of a connected switch, the first one is sent an echo request. If
+    -- it answers within this time, the second one is closed; otherwise the second one takes its place.
     settingsTakeover :: Duration,
     -- | The time between two requests for the counters of ports; 'Nothing': they are not requested. A switch that has
     -- not replied yet is not asked again, for at most 5 seconds.
     settingsPortStats :: Maybe Duration,
     -- | Converts an accepted connection before its first byte is read, for example to TLS.
     settingsUpgrade :: Connection -> IO Connection,
-    -- | Whether a connection, as 'settingsUpgrade' has made it, may claim a datapath ID; if not, the reason. It can compare
-    -- the ID with the certificate in its 'Weft.Transport.connSecurity'. A connection that may is subject to
+    -- | Whether a connection, as 'settingsUpgrade' has made it, may claim a datapath ID; if not, the reason. It can
+    -- compare the ID with the certificate in its 'Weft.Transport.connSecurity'. A connection that may is subject to
     -- 'settingsTakeover' like any other.
     settingsMayClaim :: Connection -> DatapathId -> IO (Maybe String),
     -- | The controller's role at a switch that connects, and the generation ID of the election. In 1.3 the controller
-    -- sends them to the switch; 1.0 has no roles, and a slave sends nothing but echoes. 'Nothing': the controller acts as
-    -- an equal. A switch of 1.3 may have seen a later generation ID; it is then asked with one that it accepts.
+    -- sends them to the switch; 1.0 has no roles, and a slave sends nothing but echoes. 'Nothing': the controller acts
+    -- as an equal. A switch of 1.3 may have seen a later generation ID; it is then asked with one that it accepts.
     settingsRole :: DatapathId -> IO (Maybe (Role, Word64)),
     -- | The instant until which the controller may be master or equal, by the clock of 'contextTime'. It is read before
     -- messages of a switch are handled and before one is sent to it, so it must be cheap. If it is over, the controller
     -- becomes a slave of the switch first: a thread that sets roles may run later than the one of the switch, if the
     -- process was stopped.
     settingsActiveUntil :: IO Millis,
-    -- | Called by any thread of the controller when a switch has connected or disconnected, or something went wrong. For
-    -- at most ten incidents a second of a switch, and a hundred of all, and then for the numbers of the others
+    -- | Called by any thread of the controller when a switch has connected or disconnected, or something went wrong.
+    -- For at most ten incidents a second of a switch, and a hundred of all, and then for the numbers of the others
     -- ('IncidentsOmitted'). It must not block. Its exceptions are dropped, so that no connection ends because of them.
     settingsOnIncident :: Incident -> IO (),
     -- | Called each time that a switch has connected ('True') or disconnected, one call at a time. Other switches that
@@ -139,8 +139,9 @@ data Incident
   deriving (Show)
 
 -- | Settings for both versions: an echo request after 10 s of silence, and the connection closed after 10 s more;
--- handshakes of at most 10 s; at most 30 s in which a switch receives nothing; 2 s to defend a datapath ID, which any connection may claim; LLDP frames
--- every 5 s, with a random key; counters of ports every 5 s; no roles; problems are not reported.
+-- handshakes of at most 10 s; at most 30 s in which a switch receives nothing; 2 s to defend a datapath ID, which any
+-- connection may claim; LLDP frames every 5 s, with a random key; counters of ports every 5 s; no roles; problems are
+-- not reported.
 defaultSettings :: Settings
 defaultSettings =
   Settings
@@ -274,11 +275,11 @@ newInstance (Shared app) = do
 
 -- | Change the network, from any thread. The new one is computed while a lock is held.
 --
--- Note [Convoys]. While a thread that holds the lock is preempted, all others that need it would queue, and from then on
--- each would wait for its turn in the queue. If each new host took the lock, a thread would advance by one host for each
--- turn of all threads. The switches whose hosts are all known would then take the processor, and those that still report
--- hosts (512 in a batch) would not be served for minutes: 20 to 95 of 100 under cbench. And when 5,000 switches connect,
--- their threads would wait with deep stacks, 900 bytes more for each. So the hosts of a batch are one change
+-- Note [Convoys]. While a thread that holds the lock is preempted, all others that need it would queue, and from then
+-- on each would wait for its turn in the queue. If each new host took the lock, a thread would advance by one host for
+-- each turn of all threads. The switches whose hosts are all known would then take the processor, and those that still
+-- report hosts (512 in a batch) would not be served for minutes: 20 to 95 of 100 under cbench. And when 5,000 switches
+-- connect, their threads would wait with deep stacks, 900 bytes more for each. So the hosts of a batch are one change
 -- ('noteHosts'), and a thread first yields a few times: one that was preempted has released the lock then. It queues if
 -- a thread of another capability holds the lock for longer.
 changeTopology :: Controller -> (Topology -> (Topology, a)) -> IO a
@@ -295,9 +296,9 @@ changeTopology c step = mask_ (take' (4 :: Int) >> change `finally` putMVar lock
 -- | A host that sent a packet: when, its address, its port of the session's switch, and its IPv4 address if known.
 data Sighting = Sighting !Millis !MacAddress !PortNo !(Maybe Word32)
 
--- | Enter the hosts that a switch's packets have shown into the network, all at once: a switch whose hosts are new shows
--- hundreds of them in a batch, and the switches share the network's lock. To be called at the end of a batch, and before
--- anything that follows from the network or changes it. The session's lock must be held.
+-- | Enter the hosts that a switch's packets have shown into the network, all at once: a switch whose hosts are new
+-- shows hundreds of them in a batch, and the switches share the network's lock. To be called at the end of a batch, and
+-- before anything that follows from the network or changes it. The session's lock must be held.
 noteHosts :: Controller -> Session -> IO ()
 noteHosts c s = do
   seen <- readIORef (sessionSeen s)
@@ -322,18 +323,18 @@ data Session = Session
     -- | The hosts that its packets have shown and that are not in the network yet, the last one first. At most one for
     -- each message of a batch. Used while 'sessionLock' is held.
     sessionSeen :: !(IORef [Sighting]),
-    -- | Whether this controller is the switch's master or its equal; a slave ignores packets. False until the first role
-    -- is known. Written while 'sessionRole' is held, read by any thread.
+    -- | Whether this controller is the switch's master or its equal; a slave ignores packets. False until the first
+    -- role is known. Written while 'sessionRole' is held, read by any thread.
     sessionActive :: !(IORef Bool),
-    -- | The number of roles that were set so far. Held while a role is set and its messages are queued, so that they are
-    -- in the same order. Nothing waits for etcd or for a switch meanwhile.
+    -- | The number of roles that were set so far. Held while a role is set and its messages are queued, so that they
+    -- are in the same order. Nothing waits for etcd or for a switch meanwhile.
     sessionRole :: !(MVar Int),
     -- | The last transaction ID that was used. Changed atomically.
     sessionXid :: !(IORef Word32),
     -- | Pending requests for statistics and for barriers, and the messages before a barrier. Changed atomically.
     sessionAsking :: !(IORef (Map.Map Xid Asking)),
-    -- | The kinds of statistics that are requested, each as its encoded request; see "Weft.OpenFlow.Controller.Requests".
-    -- Changed atomically.
+    -- | The kinds of statistics that are requested, each as its encoded request; see
+    -- "Weft.OpenFlow.Controller.Requests". Changed atomically.
     sessionReads :: !(IORef (Map.Map ByteString (Maybe (MVar Outcome)))),
     -- | The last two counters of each port and their times, the newer one first, evaluated. Written by the poller, read
     -- by any thread.
@@ -366,9 +367,9 @@ data Claim = Claim
     claimTries :: !Int
   }
 
--- | The number of bytes of the reply so far, its parts, the last one first, and the variable for the whole reply, or for
--- the first ERROR; 'Nothing': the switch has disconnected. A barrier and the messages before it have one variable; their
--- reply has no parts.
+-- | The number of bytes of the reply so far, its parts, the last one first, and the variable for the whole reply, or
+-- for the first ERROR; 'Nothing': the switch has disconnected. A barrier and the messages before it have one variable;
+-- their reply has no parts.
 data Asking = Asking !Int [StatsReply] (MVar (Maybe Outcome))
 
 -- | The parts of a reply, or why there is none.
@@ -432,8 +433,8 @@ activeNow c s = do
   end <- settingsActiveUntil (controllerSettings c)
   if active && end /= maxBound then (< end) <$> currentMillis else pure active
 
--- | 'postMessage', if this controller's role permits it. A slave changes nothing and sends no packets (1.3.5, 6.3.4), and
--- to a switch of 1.0, which has no roles, it sends nothing but echoes.
+-- | 'postMessage', if this controller's role permits it. A slave changes nothing and sends no packets (1.3.5, 6.3.4),
+-- and to a switch of 1.0, which has no roles, it sends nothing but echoes.
 sendTo :: Controller -> Session -> Xid -> Message -> IO (Either RequestFailure ())
 sendTo c s xid message = do
   active <- activeNow c s

@@ -25,10 +25,11 @@ import Network.Wai
 import Weft.Socket.Address (isLoopback)
 
 -- | Who may read, and who may add and delete flows. A client that sends the token may do both:
--- @Authorization: Bearer TOKEN@ (RFC 6750, 2.1). A client on this host may read without it, and if there is no token, also
--- change flows. It must connect by a loopback address or a Unix socket, and the request's host must be @localhost@ or a
--- loopback address, so that a page of another site has no access through its own host name (DNS rebinding). All clients of
--- a proxy on this host count as local, if it passes such a host. Others may do nothing, unless reading is open to all.
+-- @Authorization: Bearer TOKEN@ (RFC 6750, 2.1). A client on this host may read without it, and if there is no token,
+-- also change flows. It must connect by a loopback address or a Unix socket, and the request's host must be @localhost@
+-- or a loopback address, so that a page of another site has no access through its own host name (DNS rebinding). All
+-- clients of a proxy on this host count as local, if it passes such a host. Others may do nothing, unless reading is
+-- open to all.
 data Access = Access
   { -- | The token. Without one, clients on other hosts cannot change flows.
     accessToken :: !(Maybe B.ByteString),

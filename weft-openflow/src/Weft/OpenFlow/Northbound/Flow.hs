@@ -76,9 +76,9 @@ actionJson action = case action of
 -- Decoding --------------------------------------------------------------------------------
 
 -- | Decode a flow to add or delete. 'Left': the error. Unknown names are refused: otherwise a flow whose only field is
--- misspelt would match all packets. For the same reason a field needs its prerequisites: a switch of 1.0 ignores a field
--- without them. A deletion may have no field by which the switch does not select, and no flow is put into a table that
--- the switch does not have.
+-- misspelt would match all packets. For the same reason a field needs its prerequisites: a switch of 1.0 ignores a
+-- field without them. A deletion may have no field by which the switch does not select, and no flow is put into a table
+-- that the switch does not have.
 flowFromJson :: Version -> FlowCommand -> Value -> Either String FlowMod
 flowFromJson version command = parseEither . withObject "a flow" $ \o -> do
   onlyFields ["priority", "idle_timeout", "hard_timeout", "cookie", "table", "match", "actions"] o
@@ -114,8 +114,8 @@ flowFromJson version command = parseEither . withObject "a flow" $ \o -> do
     number :: (Bounded a, FromJSON a, Show a) => Object -> Key -> Parser (Maybe a)
     number = explicitParseFieldMaybe numberOf
 
--- | The error message for a field that an action sets in packets that do not have it (1.3.5, 7.2.5). What earlier actions
--- set and add counts.
+-- | The error message for a field that an action sets in packets that do not have it (1.3.5, 7.2.5). What earlier
+-- actions set and add counts.
 settingPrerequisite :: Match -> [Action] -> Maybe String
 settingPrerequisite match actions = case actions of
   [] -> Nothing

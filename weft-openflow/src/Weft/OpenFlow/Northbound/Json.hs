@@ -25,8 +25,8 @@ import Weft.OpenFlow.Northbound.Match
 import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
 
--- | Everything that the page draws: switches with their ports and rates, links, and at most that many hosts, if there is
--- a limit, with their whole number.
+-- | Everything that the page draws: switches with their ports and rates, links, and at most that many hosts, if there
+-- is a limit, with their whole number.
 networkJson :: Maybe Int -> Topology -> Map.Map DatapathId SwitchInfo -> Map.Map DatapathId (Map.Map PortNo Rate) -> Value
 networkJson mostHosts t infos rates =
   object

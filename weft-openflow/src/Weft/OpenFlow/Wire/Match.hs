@@ -154,9 +154,9 @@ getField = do
   len <- fromIntegral <$> getWord8
   if fieldFits c f len then fieldOf c f <$> getBytes len else bad BadLength
 
--- | Whether the payload of a field, given by its class and its number with mask bit, can have that many bytes. Each field
--- needs some; the sizes of OpenFlow's own ones are given (1.3.5, 7.2.3.7), and a mask has the size of the value. What is
--- behind the number of an experimenter is not known.
+-- | Whether the payload of a field, given by its class and its number with mask bit, can have that many bytes. Each
+-- field needs some; the sizes of OpenFlow's own ones are given (1.3.5, 7.2.3.7), and a mask has the size of the value.
+-- What is behind the number of an experimenter is not known.
 fieldFits :: Word16 -> Word8 -> Int -> Bool
 fieldFits c f n
   | n <= 0 || n > 255 = False

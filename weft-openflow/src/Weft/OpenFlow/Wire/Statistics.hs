@@ -24,7 +24,8 @@ import Weft.OpenFlow.Wire.Put
 
 -- Requests ------------------------------------------------------------------------------
 
--- | Write the type, the flags and the body of a request, or of a part of it: 'True' if more parts follow. In 1.0 none can.
+-- | Write the type, the flags and the body of a request, or of a part of it: 'True' if more parts follow. In 1.0 none
+-- can.
 putStatsRequest :: Version -> Bool -> StatsRequest -> Put
 putStatsRequest version more request = putUnless (more && version == V10) $ case request of
   DescRequest -> envelope version 0 more mempty

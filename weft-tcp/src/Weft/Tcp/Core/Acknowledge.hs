@@ -98,8 +98,8 @@ acknowledgeSegment env at s c0
     -- section 4). A duplicate does not change the timestamp that the peer echoes (section 4.3): an echo of the first
     -- transmission means that this was late, or that its acknowledgment was lost. In the second case its age would
     -- include the timeout. With SACK the peer reports the duplicate (RFC 2883): the acknowledgment was lost, nothing is
-    -- measured, and the backing off ends. Without SACK only an echo counts that is as young as the retransmission, up to
-    -- a tick of the clock. (Of several segments the peer echoes the first, which filled the gap.)
+    -- measured, and the backing off ends. Without SACK only an echo counts that is as young as the retransmission, up
+    -- to a tick of the clock. (Of several segments the peer echoes the first, which filled the gap.)
     --
     -- In all other cases the next data is sent with the longer timeout: it is measured even if the round-trip time has
     -- grown.

@@ -18,8 +18,8 @@ import Weft.Tcp.Core.Time (wrap)
 import Weft.Tcp.Wire.Segment
 
 -- | Join to the first segment those behind it that continue it, up to the given number in all, and return the others.
--- Nothing is joined unless the first segment is the next one in sequence and no out-of-order data is held: after a loss,
--- each segment is to be acknowledged and reported by itself (RFC 5681, section 4.2). O(segments joined).
+-- Nothing is joined unless the first segment is the next one in sequence and no out-of-order data is held: after a
+-- loss, each segment is to be acknowledged and reported by itself (RFC 5681, section 4.2). O(segments joined).
 coalesceFirst :: Int -> Conn -> Segment -> [Segment] -> (Segment, [Segment])
 coalesceFirst most c s following = case following of
   next : _

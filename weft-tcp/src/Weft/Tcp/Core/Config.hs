@@ -68,8 +68,8 @@ data Config = Config
     -- | How long the peer of a closed connection may acknowledge nothing, or keep its window at zero, while data or the
     -- FIN is left: then the connection is reset. At least 100 s (SHLD-11).
     orphanTime :: !Micros,
-    -- | The maximum number of challenge ACKs of a connection at once, and of further ones in each five seconds (RFC 5961,
-    -- section 7).
+    -- | The maximum number of challenge ACKs of a connection at once, and of further ones in each five seconds (RFC
+    -- 5961, section 7).
     challengeLimit :: !Int
   }
 

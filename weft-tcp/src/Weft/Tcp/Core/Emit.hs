@@ -166,8 +166,8 @@ resetFor s
   where
     reset from to f = Segment from to f 0 0 noOptions []
 
--- | The acknowledgment that answers a RST, a SYN or an ACK that may be forged (RFC 5961). Their rate is limited (section
--- 7), because a peer that finds our answers unacceptable as well would answer them for ever.
+-- | The acknowledgment that answers a RST, a SYN or an ACK that may be forged (RFC 5961). Their rate is limited
+-- (section 7), because a peer that finds our answers unacceptable as well would answer them for ever.
 challengeAck :: Env -> Conn -> (Conn, [Segment])
 challengeAck env c = case spend (challengeRate (config env)) (now env) (challengeDue r) of
   Just due -> pure <$> emitAck env c {receiveSide = r {challengeDue = due}}
@@ -178,8 +178,9 @@ challengeAck env c = case spend (challengeRate (config env)) (now env) (challeng
 -- | The answer to a segment that anybody may have sent, unless too many were given: five at once, then one in each half
 -- second. Such are segments without data outside of the window (RFC 9293, section 3.10.7.4), among them keep-alives and
 -- probes of a zero window, copies of a SYN, and unacceptable acknowledgments of a connection that is not open yet. What
--- is forged cannot keep the peer without an answer: where the connection is open, SYNs and resets have another limit, and
--- the answer to a forged segment, which comes within half a second, goes to the peer and says what the peer asks for.
+-- is forged cannot keep the peer without an answer: where the connection is open, SYNs and resets have another limit,
+-- and the answer to a forged segment, which comes within half a second, goes to the peer and says what the peer asks
+-- for.
 answerLimited :: Env -> Conn -> (Conn -> (Conn, [Segment])) -> (Conn, [Segment])
 answerLimited env c answer = case spend outsideRate (now env) (outsideDue r) of
   Just due -> answer c {receiveSide = r {outsideDue = due}}

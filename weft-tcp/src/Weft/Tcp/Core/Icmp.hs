@@ -34,8 +34,8 @@ pathMtu env w room c
     smaller = c {agreed = (agreed c) {pathLimit = max (mssFloor (config env) + 20) room}}
     resendBig b = foldl' (flip markLost) b [k | (k, s) <- inOrderSent b, sentEnd s - k > sendMss smaller]
 
--- | Destination unreachable: ends a connection that is being opened, with the given reason. For others it is a soft error
--- (RFC 5927, section 5.2).
+-- | Destination unreachable: ends a connection that is being opened, with the given reason. For others it is a soft
+-- error (RFC 5927, section 5.2).
 unreached :: CloseReason -> Word32 -> Conn -> Conn
 unreached why w c
   | state c `elem` [SynSent, SynReceived] && quotesOutstanding w c = c {state = Closed why, timers = noTimers}

@@ -116,9 +116,9 @@ boundedBacklog most ofSource =
       cookieLimit = Just most
     }
 
--- | Without cookies, which lose the options of peers without timestamps: so many in all, so many of a source. Beyond the
--- first limit the oldest half-open connection makes room; beyond the second a SYN is ignored. Under a flood from many
--- sources, clients are served whose handshake takes less time than the backlog takes to be replaced.
+-- | Without cookies, which lose the options of peers without timestamps: so many in all, so many of a source. Beyond
+-- the first limit the oldest half-open connection makes room; beyond the second a SYN is ignored. Under a flood from
+-- many sources, clients are served whose handshake takes less time than the backlog takes to be replaced.
 evictingBacklog :: Int -> Int -> Policy
 evictingBacklog most ofSource = Policy "evicting" decision Nothing
   where

@@ -182,8 +182,9 @@ arriveSynSent env s c
     acked = unwrap (sndUna (sendSide c)) (ackNumber s)
     acceptable = acked > sndUna (sendSide c) && acked <= sndNxt (sendSide c)
     closed why = c {state = Closed why, timers = noTimers}
-    -- The peer has an older connection, and has answered our SYN by an acknowledgment (RFC 5961, section 4.2). The reset
-    -- ends that connection, and the SYN goes again at once, but once only, as anybody can send such acknowledgments.
+    -- The peer has an older connection, and has answered our SYN by an acknowledgment (RFC 5961, section 4.2). The
+    -- reset ends that connection, and the SYN goes again at once, but once only, as anybody can send such
+    -- acknowledgments.
     ofOld reset x
       | backoff (rtt c) > 0 || outsideDue (receiveSide c) /= longAgo = (x, [reset])
       | otherwise =

@@ -1,4 +1,6 @@
 {-# LANGUAGE ExistentialQuantification #-}
+-- The fields name what is packed and unpacked here; none is a function for others.
+{-# OPTIONS_GHC -Wno-partial-fields #-}
 
 -- |
 -- The compact form of idle connections. Most connections of a large server are established and idle: no data is
@@ -28,34 +30,32 @@ data Packed
   = Unpacked !Conn
   | forall s.
     PackedIdle
-      !(Algorithm s)
-      !s
-      !Choices
-      {-# UNPACK #-} !Pos
-      -- ^ SND.NXT, RCV.NXT.
-      {-# UNPACK #-} !Pos
-      {-# UNPACK #-} !Pos
-      -- ^ The positions of the first byte sent and received.
-      {-# UNPACK #-} !Pos
-      {-# UNPACK #-} !Pos
-      -- ^ 'recover'.
-      {-# UNPACK #-} !Instant
-      -- ^ 'tsRecentAt', 'lastHeard', 'lastSent'.
-      {-# UNPACK #-} !Instant
-      {-# UNPACK #-} !Instant
-      {-# UNPACK #-} !Int
-      -- ^ Congestion window and threshold.
-      {-# UNPACK #-} !Int
-      {-# UNPACK #-} !Int
-      -- ^ Pairs of 32-bit numbers: the announced window and 'rcvQuick'; SND.WND and its maximum; SND.WL1 and SND.WL2;
-      -- TS.Recent and our offset; SRTT and RTTVAR; RTO and the least RTT.
-      {-# UNPACK #-} !Int
-      {-# UNPACK #-} !Int
-      {-# UNPACK #-} !Int
-      {-# UNPACK #-} !Int
-      {-# UNPACK #-} !Int
-      {-# UNPACK #-} !Int
-      -- ^ The options that were negotiated, and which side opened the connection.
+      { idleAlgorithm :: !(Algorithm s),
+        idleCongestion :: !s,
+        idleChoices :: !Choices,
+        -- | SND.NXT and RCV.NXT.
+        idleSendNext, idleReceiveNext :: {-# UNPACK #-} !Pos,
+        -- | The positions of the first byte sent and received.
+        idleSendStart, idleReceiveStart :: {-# UNPACK #-} !Pos,
+        idleRecover :: {-# UNPACK #-} !Pos,
+        idleRecentAt, idleLastHeard, idleLastSent :: {-# UNPACK #-} !Instant,
+        -- | The congestion window and its threshold, in bytes.
+        idleWindow, idleThreshold :: {-# UNPACK #-} !Int,
+        -- | A 'pair', as the next ones: how much of the window is announced, and 'rcvQuick'.
+        idleAnnounced :: {-# UNPACK #-} !Int,
+        -- | SND.WND and its maximum.
+        idleWindows :: {-# UNPACK #-} !Int,
+        -- | SND.WL1 and SND.WL2.
+        idleUpdates :: {-# UNPACK #-} !Int,
+        -- | TS.Recent and our offset.
+        idleStamps :: {-# UNPACK #-} !Int,
+        -- | SRTT and RTTVAR, in microseconds.
+        idleTimes :: {-# UNPACK #-} !Int,
+        -- | RTO and the least RTT, in microseconds.
+        idleTimeouts :: {-# UNPACK #-} !Int,
+        -- | The options that were negotiated, and which side opened the connection.
+        idleAgreement :: {-# UNPACK #-} !Int
+      }
 
 -- | The smallest form of a connection without loss of information.
 pack :: Conn -> Packed
@@ -63,26 +63,27 @@ pack c
   | rests c,
     Congestion algorithm s w <- congestion c =
     PackedIdle
-      algorithm
-      s
-      (choices c)
-      (sndNxt snd')
-      (rcvNxt r)
-      (sendStart a)
-      (receiveStart a)
-      (recover (loss c))
-      (tsRecentAt r)
-      (lastHeard r)
-      (lastSent (loss c))
-      (congestionWindow w)
-      (slowStartThreshold w)
-      (pair (rcvAdvertised r - rcvNxt r) (rcvQuick r))
-      (pair (sndWnd snd') (sndMaxWnd snd'))
-      (pair (sndWl1 snd') (sndWl2 snd'))
-      (pair (fromIntegral (tsRecent r)) (fromIntegral (tsOffset a)))
-      (pair (micros (srtt t)) (micros (rttvar t)))
-      (pair (micros (rto t)) (micros (minRtt t)))
-      agreement
+      { idleAlgorithm = algorithm,
+        idleCongestion = s,
+        idleChoices = choices c,
+        idleSendNext = sndNxt snd',
+        idleReceiveNext = rcvNxt r,
+        idleSendStart = sendStart a,
+        idleReceiveStart = receiveStart a,
+        idleRecover = recover (loss c),
+        idleRecentAt = tsRecentAt r,
+        idleLastHeard = lastHeard r,
+        idleLastSent = lastSent (loss c),
+        idleWindow = congestionWindow w,
+        idleThreshold = slowStartThreshold w,
+        idleAnnounced = pair (rcvAdvertised r - rcvNxt r) (rcvQuick r),
+        idleWindows = pair (sndWnd snd') (sndMaxWnd snd'),
+        idleUpdates = pair (sndWl1 snd') (sndWl2 snd'),
+        idleStamps = pair (fromIntegral (tsRecent r)) (fromIntegral (tsOffset a)),
+        idleTimes = pair (micros (srtt t)) (micros (rttvar t)),
+        idleTimeouts = pair (micros (rto t)) (micros (minRtt t)),
+        idleAgreement = agreement
+      }
   | otherwise = Unpacked c
   where
     snd' = sendSide c
@@ -154,7 +155,7 @@ rests c =
 -- | The expanded connection.
 unpack :: Packed -> Conn
 unpack (Unpacked c) = c
-unpack (PackedIdle algorithm s chosen snd' rcv sendFrom receiveFrom recovered stampedAt heardAt sentAt' cwnd threshold announced windows updates stamps times timeouts agreement) =
+unpack p@PackedIdle {idleAlgorithm = algorithm, idleCongestion = s} =
   Conn
     { state = Established,
       origin = if flag 51 then ActiveOpen else PassiveOpen,
@@ -162,11 +163,11 @@ unpack (PackedIdle algorithm s chosen snd' rcv sendFrom receiveFrom recovered st
         Send
           { sndUna = snd',
             sndNxt = snd',
-            sndWnd = first windows,
+            sndWnd = first (idleWindows p),
             sndEdge = snd',
-            sndMaxWnd = second windows,
-            sndWl1 = unwrap rcv (word first updates),
-            sndWl2 = unwrap snd' (word second updates),
+            sndMaxWnd = second (idleWindows p),
+            sndWl1 = unwrap rcv (word first (idleUpdates p)),
+            sndWl2 = unwrap snd' (word second (idleUpdates p)),
             sndBuffer = emptyAt snd',
             finQueued = False,
             sndUp = snd'
@@ -174,23 +175,23 @@ unpack (PackedIdle algorithm s chosen snd' rcv sendFrom receiveFrom recovered st
       receiveSide =
         Receive
           { rcvNxt = rcv,
-            rcvAdvertised = rcv + first announced,
+            rcvAdvertised = rcv + first (idleAnnounced p),
             rcvQueue = emptyAt rcv,
             rcvHeld = noHeld,
             rcvSegments = 0,
-            rcvQuick = second announced,
+            rcvQuick = second (idleAnnounced p),
             rcvFin = Nothing,
             rcvShut = False,
             rcvUp = rcv,
-            tsRecent = word first stamps,
-            tsRecentAt = stampedAt,
+            tsRecent = word first (idleStamps p),
+            tsRecentAt = idleRecentAt p,
             lastAckSent = rcv,
             ackNow = False,
             dsack = Nothing,
             sackRecent = [],
             challengeDue = longAgo,
             outsideDue = longAgo,
-            lastHeard = heardAt
+            lastHeard = idleLastHeard p
           },
       agreed =
         Agreed
@@ -201,17 +202,20 @@ unpack (PackedIdle algorithm s chosen snd' rcv sendFrom receiveFrom recovered st
             useScale = flag 50,
             sendShift = (agreement `shiftR` 40) .&. 15,
             receiveShift = (agreement `shiftR` 44) .&. 15,
-            tsOffset = word second stamps,
-            sendStart = sendFrom,
-            receiveStart = receiveFrom
+            tsOffset = word second (idleStamps p),
+            sendStart = idleSendStart p,
+            receiveStart = idleReceiveStart p
           },
-      rtt = Rtt (Micros (first times)) (Micros (second times)) (Micros (first timeouts)) 0 (Micros (second timeouts)),
-      loss = noLoss {recover = recovered, lastSent = sentAt'},
-      congestion = Congestion algorithm s (Window cwnd threshold),
+      rtt = Rtt (Micros (first (idleTimes p))) (Micros (second (idleTimes p))) (Micros (first (idleTimeouts p))) 0 (Micros (second (idleTimeouts p))),
+      loss = noLoss {recover = idleRecover p, lastSent = idleLastSent p},
+      congestion = Congestion algorithm s (Window (idleWindow p) (idleThreshold p)),
       timers = noTimers,
-      choices = chosen
+      choices = idleChoices p
     }
   where
+    snd' = idleSendNext p
+    rcv = idleReceiveNext p
+    agreement = idleAgreement p
     flag n = (agreement `shiftR` n) .&. 1 == 1
     word :: (Int -> Int) -> Int -> Word32
     word half n = fromIntegral (half n)

@@ -324,9 +324,9 @@ noTimers = Timers never never never never never never never 0
 outstanding :: Conn -> Int
 outstanding c = sndNxt (sendSide c) - sndUna (sendSide c)
 
--- | The furthest right edge that the window has had since data is outstanding. A peer should not move the edge back, but
--- may do so, and we must be prepared for that (RFC 9293, section 3.8.6). Outstanding data before this position was sent
--- within the window, and may have been received. Data from it on was sent to probe a closed window.
+-- | The furthest right edge that the window has had since data is outstanding. A peer should not move the edge back,
+-- but may do so, and we must be prepared for that (RFC 9293, section 3.8.6). Outstanding data before this position was
+-- sent within the window, and may have been received. Data from it on was sent to probe a closed window.
 offeredEdge :: Conn -> Pos
 offeredEdge c = max (sndEdge s) (sndUna s + sndWnd s)
   where
@@ -380,8 +380,8 @@ sendMss c = min (peerMss a) (pathLimit a - 20) - (if useTimestamps a then 12 els
     a = agreed c
 
 -- | The bytes of data of a segment that does not wait for more data: 'sendMss', but at most half of the largest window
--- that the peer has offered (RFC 9293, section 3.8.6.2.1). Where the window is smaller than two segments, it is so filled
--- by two, the second of which is acknowledged at once.
+-- that the peer has offered (RFC 9293, section 3.8.6.2.1). Where the window is smaller than two segments, it is so
+-- filled by two, the second of which is acknowledged at once.
 fullSegment :: Conn -> Int
 fullSegment c = min (sendMss c) (max 1 (sndMaxWnd (sendSide c) `div` 2))
 
@@ -433,8 +433,8 @@ modifyRtt f c = c {rtt = f (rtt c)}
 {-# INLINE modifyRtt #-}
 
 -- | Acknowledge the next 64 segments in groups of two: at the beginning of a connection, and when a segment arrives
--- again, since the acknowledgment of the first one may have been lost. The peer's window is then small, and it waits for
--- a timeout if all acknowledgments of a window are lost.
+-- again, since the acknowledgment of the first one may have been lost. The peer's window is then small, and it waits
+-- for a timeout if all acknowledgments of a window are lost.
 quickly :: Receive -> Receive
 quickly r = r {rcvQuick = 64}
 {-# INLINE quickly #-}

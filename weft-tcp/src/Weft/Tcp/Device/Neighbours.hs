@@ -37,6 +37,7 @@ module Weft.Tcp.Device.Neighbours
     -- * Messages of neighbours
     answered,
     announced,
+    Advertisement (..),
     advertised,
   )
 where
@@ -47,8 +48,8 @@ import qualified Data.Set as Set
 import Weft.Core.Time
 import Weft.Tcp.Wire.Address
 
--- | Entries by address, and those of each rank ordered by the times at which their states end. @p@ is the type of queued
--- packets.
+-- | Entries by address, and those of each rank ordered by the times at which their states end. @p@ is the type of
+-- queued packets.
 data Neighbours p = Neighbours
   { entries :: !(Map.Map Address (Entry p)),
     ranked :: !(Map.Map Rank (Set.Set (Instant, Address)))
@@ -189,20 +190,30 @@ announced toUs t a hw ns = case Map.lookup a (entries ns) of
   where
     becomes heard = insert t a (Entry (after unusedTime t) (heard hw)) ns
 
--- | Process a neighbour advertisement (RFC 4861, section 7.2.5), given whether it answers a request and whether it
--- overrides another address that is known. The advertised address may be missing in the answer to a request to the
--- neighbour alone. Returns the neighbour's link-layer address if the advertisement was used, and the queued packets in
--- order. An answer is valid for the given time.
-advertised :: Duration -> Bool -> Bool -> Instant -> Address -> Maybe HardwareAddress -> Neighbours p -> (Neighbours p, Maybe (HardwareAddress, [p]))
-advertised holds solicited overrides t a told ns = case (Map.lookup a (entries ns) >>= \(Entry _ s) -> hardwareIn s, told) of
+-- | A neighbour advertisement (RFC 4861, section 4.4).
+data Advertisement = Advertisement
+  { -- | Whether it answers a request.
+    answersRequest :: !Bool,
+    -- | Whether it overrides another link-layer address that is known.
+    overridesKnown :: !Bool,
+    advertisedAddress :: !Address,
+    -- | May be missing in the answer to a request to the neighbour alone.
+    advertisedHardware :: !(Maybe HardwareAddress)
+  }
+
+-- | Process a neighbour advertisement (RFC 4861, section 7.2.5). Returns the neighbour's link-layer address if the
+-- advertisement was used, and the queued packets in order. An answer is valid for the given time.
+advertised :: Duration -> Instant -> Advertisement -> Neighbours p -> (Neighbours p, Maybe (HardwareAddress, [p]))
+advertised holds t said ns = case (Map.lookup a (entries ns) >>= \(Entry _ s) -> hardwareIn s, advertisedHardware said) of
   (Just old, Just new)
     -- The address that is known is doubted, but stays in use.
-    | old /= new, not overrides -> (if confirmed then insert t a (Entry (after unusedTime t) (Stale old)) ns else ns, Nothing)
+    | old /= new, not (overridesKnown said) -> (if confirmed then insert t a (Entry (after unusedTime t) (Stale old)) ns else ns, Nothing)
   (_, Just new) -> used new
-  (Just old, Nothing) | solicited -> used old
+  (Just old, Nothing) | answersRequest said -> used old
   _ -> (ns, Nothing)
   where
-    used hw = let (ns', ps) = (if solicited then answered holds else announced False) t a hw ns in (ns', Just (hw, ps))
+    a = advertisedAddress said
+    used hw = let (ns', ps) = (if answersRequest said then answered holds else announced False) t a hw ns in (ns', Just (hw, ps))
     confirmed = case Map.lookup a (entries ns) of
       Just (Entry _ (Confirmed _)) -> True
       _ -> False

@@ -75,8 +75,8 @@ type Send = Offload -> [ByteString] -> IO ()
 openTap :: TapSettings -> IO Device
 openTap s = openLink True (TunSettings (tapName s) (tapOffload s) 1) >>= overFrames s
 
--- | The device of a stack on a device whose packets are Ethernet frames. The settings 'tapName' and 'tapOffload' are not
--- used.
+-- | The device of a stack on a device whose packets are Ethernet frames. The settings 'tapName' and 'tapOffload' are
+-- not used.
 overFrames :: TapSettings -> Device -> IO Device
 overFrames s raw = do
   cache <- Cache <$> newIORef noNeighbours <*> newIORef False <*> newAnswers
@@ -112,8 +112,8 @@ arriveArp s cache out a = do
   when (arpOperation a == ArpRequest && toUs) . answering cache (senderAddress a) $
     out NoOffload [frameHeader (senderHardware a) (tapHardware s) typeArp, encodeArp (Arp ArpReply (tapHardware s) (targetAddress a) (senderHardware a) (senderAddress a))]
 
--- | Handle neighbour discovery; pass other packets on. Neighbour discovery packets must be valid (RFC 4861, section 7.1):
--- they have not been forwarded (a hop limit of 255), and an answer to a solicitation goes to one host.
+-- | Handle neighbour discovery; pass other packets on. Neighbour discovery packets must be valid (RFC 4861, section
+-- 7.1): they have not been forwarded (a hop limit of 255), and an answer to a solicitation goes to one host.
 arrive6 :: TapSettings -> Cache -> Send -> Incoming -> IO [Incoming]
 arrive6 s cache out packet = case V6.decode (incomingPacket packet) of
   Right (h, payload)
@@ -133,7 +133,7 @@ arrive6 s cache out packet = case V6.decode (incomingPacket packet) of
           | V6.hopLimit h == 255 -> do
             when (isUnicast target && maybe True isStation from && (isUnicast (V6.destination6 h) || not solicited)) $ do
               t <- now
-              used <- atomicModifyIORef' (neighbours cache) (advertised (tapReachableTime s) solicited overrides t target from)
+              used <- atomicModifyIORef' (neighbours cache) (advertised (tapReachableTime s) t (Advertisement solicited overrides target from))
               forM_ used (\(hw, waiting) -> mapM_ (sendFrame s out hw) waiting)
             pure []
         _ -> pure [packet]
@@ -157,8 +157,8 @@ arrive6 s cache out packet = case V6.decode (incomingPacket packet) of
 packet6 :: Address -> Address -> Icmp6.Message -> ByteString
 packet6 own to m = V6.encode (V6.plain 58 own to) {V6.hopLimit = 255} (Icmp6.encode own to m)
 
--- | Answer a station at an address, unless too many were answered. A station can take any address of the link, so that a
--- keyed hash would gain nothing.
+-- | Answer a station at an address, unless too many were answered. A station can take any address of the link, so that
+-- a keyed hash would gain nothing.
 answering :: Cache -> Address -> IO () -> IO ()
 answering cache to act = do
   Clock.Instant ns <- now

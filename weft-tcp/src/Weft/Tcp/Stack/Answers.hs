@@ -1,13 +1,13 @@
 -- |
--- Limits on a stack's answers to strangers, which it gives without a connection: anybody can provoke them, in the name of
--- any address, and each costs several times what the packet costs that provokes it. For each kind there is a limit for the
--- address that the answer goes to, and one in all.
+-- Limits on a stack's answers to strangers, which it gives without a connection: anybody can provoke them, in the name
+-- of any address, and each costs several times what the packet costs that provokes it. For each kind there is a limit
+-- for the address that the answer goes to, and one in all.
 --
 -- The first limit keeps a flood, or one that is sent in the name of a victim, from using up the answers of everybody.
 -- Addresses share a fixed number of counters by a keyed hash. The second one bounds the work. It is so high, compared
 -- with the first one, that nobody can tell from the answers to his own packets how many others were given: a limit that
--- all share tells a stranger which connections exist (CVE-2016-5696). Where connections answer, they have limits of their
--- own ("Weft.Tcp.Core.Emit").
+-- all share tells a stranger which connections exist (CVE-2016-5696). Where connections answer, they have limits of
+-- their own ("Weft.Tcp.Core.Emit").
 --
 -- @since 0.1.0
 module Weft.Tcp.Stack.Answers

@@ -1,7 +1,7 @@
 -- |
--- What a stack keeps for a limited time beside its connections: connections in TIME-WAIT, and packets of which fragments
--- are missing. They are looked through once a second as long as there are any, in the timer loop, so that they go also if
--- nothing arrives any more.
+-- What a stack keeps for a limited time beside its connections: connections in TIME-WAIT, and packets of which
+-- fragments are missing. They are looked through once a second as long as there are any, in the timer loop, so that
+-- they go also if nothing arrives any more.
 --
 -- @since 0.1.0
 module Weft.Tcp.Stack.Expiry

@@ -84,9 +84,9 @@ arrivePacket st p = do
 arriveRefused :: Stack -> ByteString -> IO ()
 arriveRefused st bytes = count st Malformed' >> forM_ (Packet.parameterProblem bytes) (tell st bytes)
 
--- | Whether a packet's source is another host. Packets from addresses that do not belong to a single host, or to none on
--- a link, are dropped (RFC 9293, MUST-57; RFC 1122, section 3.2.1.3), and so are those from an address of the stack: no
--- packet that it sends comes back, and a connection with itself would be one that somebody else has opened.
+-- | Whether a packet's source is another host. Packets from addresses that do not belong to a single host, or to none
+-- on a link, are dropped (RFC 9293, MUST-57; RFC 1122, section 3.2.1.3), and so are those from an address of the stack:
+-- no packet that it sends comes back, and a connection with itself would be one that somebody else has opened.
 isFromElsewhere :: Stack -> Address -> Bool
 isFromElsewhere st src = isSource src && src `notElem` stackAddresses (settings st)
 
@@ -207,8 +207,8 @@ arriveSyn st env l f isn s = do
     usual = openingFor st env f
     begun = usual {initialSequence = fromMaybe (initialSequence usual) isn}
 
--- | Abort a half-open connection. If another thread has opened it meanwhile, it stays, and the backlog exceeds its limit
--- by one.
+-- | Abort a half-open connection. If another thread has opened it meanwhile, it stays, and the backlog exceeds its
+-- limit by one.
 evict :: Stack -> Flow -> IO ()
 evict st f = do
   entry <- lookupEntry st f

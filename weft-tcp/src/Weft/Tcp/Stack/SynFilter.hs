@@ -1,13 +1,14 @@
 -- |
--- Which SYNs of a flood are answered. Answering a SYN costs several times as much as receiving it, so that a flood which
--- is answered in full fills the device's queue, and the packets of everybody are lost there. Above a rate only those SYNs
--- are answered that come a second time: a client repeats its SYN after a second (RFC 6298, section 5.7), while forged
--- ones come once. Two generations of a Bloom filter of fixed size know what came lately; where it errs, a SYN is answered
--- at once.
+-- Which SYNs of a flood are answered. Answering a SYN costs several times as much as receiving it, so that a flood
+-- which is answered in full fills the device's queue, and the packets of everybody are lost there. Above a rate only
+-- those SYNs are answered that come a second time: a client repeats its SYN after a second (RFC 6298, section 5.7),
+-- while forged ones come once. Two generations of a Bloom filter of fixed size know what came lately; where it errs, a
+-- SYN is answered at once.
 --
 -- The rate is that of a token bucket: what was not used in the last tenth of a second may be used at once. So many
 -- clients that connect together are answered together. A flood gains that many answers at its beginning, and none after
--- that, as it leaves nothing unused. (At 20,000 a second they are 2,000: about 10 ms of work. An answer takes no memory.)
+-- that, as it leaves nothing unused. (At 20,000 a second they are 2,000: about 10 ms of work. An answer takes no
+-- memory.)
 --
 -- @since 0.1.0
 module Weft.Tcp.Stack.SynFilter
@@ -40,8 +41,8 @@ data Seen = NoneYet | Seen !Instant !WordArray !WordArray
 generationTime :: Micros
 generationTime = secs 2
 
--- | The number of bits of a generation: 4 MiB. At a million SYNs a second, of which each sets two bits, one in nine is set
--- in the end, and one forged SYN in eighty is answered.
+-- | The number of bits of a generation: 4 MiB. At a million SYNs a second, of which each sets two bits, one in nine is
+-- set in the end, and one forged SYN in eighty is answered.
 generationBits :: Int
 generationBits = 33554432
 

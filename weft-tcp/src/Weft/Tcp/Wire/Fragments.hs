@@ -1,9 +1,10 @@
 -- |
 -- Reassembly of fragmented packets (RFC 791, section 3.2; RFC 8200, section 4.5). Pure: the time is passed in. The
 -- memory that senders can occupy is bounded: there are limits on bytes and packets in all, on fragments of a packet,
--- and on time. At the limits, the sender that takes the most makes room. If fragments overlap, their whole packet is discarded (RFC 5722; done here for IPv4 too). A copy of a
--- fragment, which a network may make, is ignored (RFC 8200, section 4.5). A sender whose packet has not become complete
--- in time is to be told, if its first fragment has arrived ('Late').
+-- and on time. At the limits, the sender that takes the most makes room. If fragments overlap, their whole packet is
+-- discarded (RFC 5722; done here for IPv4 too). A copy of a fragment, which a network may make, is ignored (RFC 8200,
+-- section 4.5). A sender whose packet has not become complete in time is to be told, if its first fragment has arrived
+-- ('Late').
 --
 -- @since 0.1.0
 module Weft.Tcp.Wire.Fragments
@@ -77,8 +78,8 @@ data Partial = Partial
     pieces :: !(IntMap.IntMap ByteString),
     -- | The number of bytes in 'pieces'.
     arrived :: !Int,
-    -- | The headers of the first fragment, once that has arrived; empty if they are longer than 'mostHeaders'. They do not
-    -- count as held.
+    -- | The headers of the first fragment, once that has arrived; empty if they are longer than 'mostHeaders'. They do
+    -- not count as held.
     firstHeaders :: !ByteString
   }
 
@@ -96,8 +97,8 @@ heldBytes = held
 
 -- | Add a fragment that arrived at the given time. The result is 'Just' the packet's payload if no fragment is
 -- missing any more. If there is no room, packets of the sender that takes the most of it are discarded, so that one
--- sender does not keep others out. O(log n); O(incomplete packets) if there is no room. The fragment's bytes are kept as
--- they are, its headers are copied.
+-- sender does not keep others out. O(log n); O(incomplete packets) if there is no room. The fragment's bytes are kept
+-- as they are, its headers are copied.
 addFragment :: Limits -> Int64 -> Key -> Piece -> Fragments -> (Maybe ByteString, Fragments)
 addFragment limits now key piece fs
   | len == 0 || len > maxBytes limits || end > 65535 || (pieceMore piece && len `mod` 8 /= 0) = (Nothing, fs)
@@ -154,8 +155,8 @@ place limits key piece partial fs
         }
     discard = Fragments (Map.insert key (Partial (expires partial) True Nothing IntMap.empty 0 B.empty) (packets fs)) (held fs - arrived partial)
 
--- | Discard incomplete packets whose lifetime is over. Returns those whose sender is to be told. O(incomplete packets), of
--- which there are few.
+-- | Discard incomplete packets whose lifetime is over. Returns those whose sender is to be told. O(incomplete packets),
+-- of which there are few.
 expireFragments :: Int64 -> Fragments -> ([Late], Fragments)
 expireFragments now fs
   | Map.null old = ([], fs)

@@ -142,8 +142,8 @@ isExtension :: Word8 -> Bool
 isExtension next = next `elem` [0, 43, 44, 60, 135, 139, 140]
 
 -- | Whether the first fragment of a packet holds its remaining headers up to that of TCP, UDP or ICMPv6, given the next
--- header field and the fragment's bytes. RFC 7112, section 5, requires it, so that filters see the ports; a fragment whose
--- headers are wrong in another way is left to the decoding of the whole packet.
+-- header field and the fragment's bytes. RFC 7112, section 5, requires it, so that filters see the ports; a fragment
+-- whose headers are wrong in another way is left to the decoding of the whole packet.
 holdsHeaders :: Word8 -> ByteString -> Bool
 holdsHeaders next b = case chain maxExtensions next b of
   Left Truncated -> False

@@ -117,10 +117,9 @@ reassembled (Fragments.Key src dst proto _) body = case src of
 data Problem = Problem !Address !Address !Word8 !Word32
   deriving (Eq, Show)
 
--- | The problem of a packet that 'decode' has refused, if its sender is to be told: an unknown option (RFC 8200, section
--- 4.2), a first fragment without all headers (RFC 7112, section 5), or a fragment of an impossible size (RFC 8200, section
--- 4.5). Packets with an ICMPv6 error are not answered
--- (RFC 4443, section 2.4).
+-- | The problem of a packet that 'decode' has refused, if its sender is to be told: an unknown option (RFC 8200,
+-- section 4.2), a first fragment without all headers (RFC 7112, section 5), or a fragment of an impossible size (RFC
+-- 8200, section 4.5). Packets with an ICMPv6 error are not answered (RFC 4443, section 2.4).
 parameterProblem :: ByteString -> Maybe Problem
 parameterProblem b = case V6.decode b of
   Right (h, body)
@@ -139,8 +138,8 @@ parameterProblem b = case V6.decode b of
     fragments h = [f | V6.FragmentHeader f <- V6.extensions h]
 
 -- | What a sender is told whose packet was not complete in time (RFC 1122, section 3.3.2; RFC 8200, section 4.5): Time
--- Exceeded, with the first fragment. ICMP errors are not answered, nor what may be one (RFC 1122, section 3.2.2; RFC 4443,
--- section 2.4 (e)).
+-- Exceeded, with the first fragment. ICMP errors are not answered, nor what may be one (RFC 1122, section 3.2.2; RFC
+-- 4443, section 2.4 (e)).
 timeExceeded :: Fragments.Late -> Maybe Packet
 timeExceeded (Fragments.Late (Fragments.Key src dst proto _) headers body) = case src of
   V4 {}

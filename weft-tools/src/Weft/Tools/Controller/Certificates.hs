@@ -1,7 +1,7 @@
 -- |
 -- Which certificate may claim which datapath ID: the file of @weft controller --switch-certificates@. A certificate is
--- named by its SHA-256 fingerprint, as @openssl x509 -noout -fingerprint -sha256@ prints it. Pure, except for reading the
--- file.
+-- named by its SHA-256 fingerprint, as @openssl x509 -noout -fingerprint -sha256@ prints it. Pure, except for reading
+-- the file.
 module Weft.Tools.Controller.Certificates
   ( Certificates,
     readCertificates,
@@ -33,8 +33,8 @@ readCertificates file = do
     Left e -> Left (show (e :: IOError))
     Right s -> either (Left . ((file <> ": ") <>)) Right (certificatesFrom s)
 
--- | Parse lines of a datapath ID and a fingerprint. An ID may have several. Empty lines, and those that begin with @#@, are
--- skipped. A file without any ID is an error, since it refuses all switches.
+-- | Parse lines of a datapath ID and a fingerprint. An ID may have several. Empty lines, and those that begin with @#@,
+-- are skipped. A file without any ID is an error, since it refuses all switches.
 certificatesFrom :: String -> Either String Certificates
 certificatesFrom text = do
   bindings <- forM [(n, ws) | (n, l) <- zip [1 :: Int ..] (lines text), let { ws = words l }, ws /= [], take 1 (dropWhile isSpace l) /= "#"] $ \(n, ws) -> case ws of

@@ -54,8 +54,8 @@ etcdOptions =
       Just (host@(c : _), path) | c /= ':', path `elem` ["", "/"] -> Just (start <> host)
       _ -> Nothing
 
--- | The settings of a member with this name, and warnings; or what is wrong with the options. Certificates are read again
--- for each connection, and the password for each log-in.
+-- | The settings of a member with this name, and warnings; or what is wrong with the options. Certificates are read
+-- again for each connection, and the password for each log-in.
 clusterSettingsFor :: String -> EtcdOptions -> IO (Either String (ClusterSettings, [String]))
 clusterSettingsFor name options
   | not secure, isJust (etcdAuthorities options) = pure (Left "--etcd-ca goes with an https URL in --etcd")

@@ -190,8 +190,8 @@ tooMany processors options =
 rtsOptions :: [String] -> [String] -> [String]
 rtsOptions arguments environment = maybe [] words (lookupVariable "GHCRTS" environment) <> optionsAmong (drop 1 arguments)
 
--- | The allocation area of a program with these options: the one that they ask for, or else the default of the program's
--- compiler, which a note in a relinked program names.
+-- | The allocation area of a program with these options: the one that they ask for, or else the default of the
+-- program's compiler, which a note in a relinked program names.
 areaIn :: Either IOException B.ByteString -> Options -> Area
 areaIn content options = case (areaOf (knownOptions options), content) of
   (Just size, _) -> AreaOf size

@@ -40,9 +40,9 @@ data Checks = Checks
   { -- | One hash is computed at a time, to limit the cost of guesses, and for each client in turn, so that the guesses of
     -- one client do not delay the others. Clients are networks ('clientNetwork'), in the groups of 'clientSite'.
     checksQueue :: FairQueue (Maybe IP) (Maybe IP) ByteString Bool,
-    -- | Digests (SHA-256) of accepted passwords with their names and hashes, so that a hash is computed once and not for each
-    -- request. They stay valid when the file changes, since one of an entry that has changed is not looked up any more.
-    -- Written by the thread that computes.
+    -- | Digests (SHA-256) of accepted passwords with their names and hashes, so that a hash is computed once and not
+    -- for each request. They stay valid when the file changes, since one of an entry that has changed is not looked up
+    -- any more. Written by the thread that computes.
     checksAccepted :: IORef (Map.Map ByteString ())
   }
 
@@ -77,9 +77,9 @@ costOf stored = maybe 0 fst (B.readInt (B.take 2 (B.drop 4 stored)))
 withCost :: Int -> ByteString -> ByteString
 withCost cost stored = B.take 4 stored <> (if cost < 10 then "0" else "") <> B.pack (show cost) <> B.drop 6 stored
 
--- | Run the application only for requests with a name and its password; others get 401. A client with 8 checks that wait
--- gets 429. If 1,000 checks of all clients wait, one of a site that has less of them takes the place of another one, and
--- a check without a place gets 503.
+-- | Run the application only for requests with a name and its password; others get 401. A client with 8 checks that
+-- wait gets 429. If 1,000 checks of all clients wait, one of a site that has less of them takes the place of another
+-- one, and a check without a place gets 503.
 authenticated :: Checks -> Passwords -> Middleware
 authenticated checks passwords app request respond = do
   known <- maybe (pure (Right False)) (right checks passwords (clientNetwork (remoteHost request))) (lookup hAuthorization (requestHeaders request) >>= credentials)

@@ -1,8 +1,8 @@
 -- |
 -- Description : How a server divides its descriptors
 --
--- The limit on open descriptors (getrlimit(2), @RLIMIT_NOFILE@) is raised as far as the system allows, and divided among
--- connections, files and the rest. Called once, at the start.
+-- The limit on open descriptors (getrlimit(2), @RLIMIT_NOFILE@) is raised as far as the system allows, and divided
+-- among connections, files and the rest. Called once, at the start.
 module Weft.Tools.Serve.Descriptors
   ( withinDescriptors,
 

@@ -5,8 +5,8 @@
 -- turn, and in a group its clients. So a client that asks for much work delays itself, and one that has many addresses
 -- its group: any other one waits at most for the piece that is being done and for one piece of each group that waits.
 -- Work that a client asks for while it waits for the same work is done once. The queue of a client is bounded, and so
--- are all of them together. If that bound is reached, whoever has less waiting work than the group with the most takes a
--- place from that group. A client without waiting work takes no memory.
+-- are all of them together. If that bound is reached, whoever has less waiting work than the group with the most takes
+-- a place from that group. A client without waiting work takes no memory.
 --
 -- The work is done by a thread, which exists as long as there is work. So nothing is lost if a caller is killed: its
 -- work may have other callers.
@@ -75,8 +75,8 @@ data Refusal
 newFairQueue :: (client -> group) -> Int -> Int -> IO (FairQueue group client key a)
 newFairQueue groupOf ofClient ofAll = FairQueue groupOf ofClient ofAll <$> newIORef (State noTurns 0 Map.empty False)
 
--- | Have work done, and wait for its result. Throws what the work throws. Refuses at once, or when the work has lost its
--- place.
+-- | Have work done, and wait for its result. Throws what the work throws. Refuses at once, or when the work has lost
+-- its place.
 askFor :: (Ord group, Ord client, Ord key) => FairQueue group client key a -> client -> key -> IO a -> IO (Either Refusal a)
 askFor queue client key act = do
   fresh <- newEmptyMVar
@@ -118,8 +118,8 @@ enqueue queue work s
           stateWorking = True
         }
 
--- | Take out the newest work of the client with the most waiting work in the group with the most, if a client whose group
--- has this much would not have as much then. O(n) in the number of clients that wait.
+-- | Take out the newest work of the client with the most waiting work in the group with the most, if a client whose
+-- group has this much would not have as much then. O(n) in the number of clients that wait.
 displace :: (Ord group, Ord client, Ord key) => Int -> State group client key a -> Maybe (Work client key a, State group client key a)
 displace mine s = do
   (group, clients) <- longest pieces (stateQueues s)
@@ -189,8 +189,8 @@ change name f (Turns queues order) = Turns (maybe (Map.delete name) (Map.insert 
       | isJust before && isNothing after = Seq.filter (/= name) order
       | otherwise = order
 
--- | Take something out of the queue whose turn it is, given how to take it and what is left. The queue gets its next turn
--- after all others.
+-- | Take something out of the queue whose turn it is, given how to take it and what is left. The queue gets its next
+-- turn after all others.
 next :: Ord name => (queue -> Maybe (taken, Maybe queue)) -> Turns name queue -> Maybe (taken, Maybe (Turns name queue))
 next takeOut (Turns queues order) = case viewl order of
   name :< others

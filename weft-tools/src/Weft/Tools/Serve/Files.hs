@@ -105,9 +105,9 @@ faultsOf sources =
       named <- concat <$> mapM servedNames (rights loaded)
       pure (nub (map explained (lefts loaded)) <> unusedCertificates sources named)
 
--- | The hosts whose own certificate no client gets, since it is for other names or an earlier certificate is for the same
--- one, given the names of those that could be loaded. A client that connects to an address sends no name (RFC 6066, 3),
--- so hosts that are addresses are not looked at.
+-- | The hosts whose own certificate no client gets, since it is for other names or an earlier certificate is for the
+-- same one, given the names of those that could be loaded. A client that connects to an address sends no name (RFC
+-- 6066, 3), so hosts that are addresses are not looked at.
 unusedCertificates :: Sources -> [(CertificateSource, [String])] -> [String]
 unusedCertificates sources named =
   [ "hosts." <> name <> ": clients do not get its certificate " <> chain <> why

@@ -65,9 +65,9 @@ newtype Addresses = Addresses (IORef (Map.Map (Maybe IP) Int))
 newAddresses :: IO Addresses
 newAddresses = Addresses <$> newIORef Map.empty
 
--- | A request from a trusted proxy counts as its client's ('nearestKnown'). A client with too many requests at once gets
--- 429; if the number is not positive there is no limit. With a true argument, proxies name clients in a header of the PROXY
--- protocol too, and the address of a request without X-Forwarded-For is the one that it has named.
+-- | A request from a trusted proxy counts as its client's ('nearestKnown'). A client with too many requests at once
+-- gets 429; if the number is not positive there is no limit. With a true argument, proxies name clients in a header of
+-- the PROXY protocol too, and the address of a request without X-Forwarded-For is the one that it has named.
 forwarded :: [Network] -> Bool -> Int -> Addresses -> Middleware
 forwarded [] _ _ _ app = app
 forwarded proxies announced most (Addresses counts) app = \request respond ->
@@ -94,11 +94,11 @@ unnamedKey :: Vault.Key ()
 unnamedKey = unsafePerformIO Vault.newKey
 {-# NOINLINE unnamedKey #-}
 
--- | The address for which a request of a trusted proxy counts, and whether that is the client's. Each proxy appends the address that it sees to
--- X-Forwarded-For, so the field is read from its end, as long as the proxies are trusted: a client can forge what is
--- before. Where the next member is missing or is no address (@unknown@, an obfuscated identifier, garbage), the client
--- is not known, and the request counts for the last proxy that is. A client may have caused that: by @Connection:
--- X-Forwarded-For@ at a proxy that removes what this field names, for example.
+-- | The address for which a request of a trusted proxy counts, and whether that is the client's. Each proxy appends the
+-- address that it sees to X-Forwarded-For, so the field is read from its end, as long as the proxies are trusted: a
+-- client can forge what is before. Where the next member is missing or is no address (@unknown@, an obfuscated
+-- identifier, garbage), the client is not known, and the request counts for the last proxy that is. A client may have
+-- caused that: by @Connection: X-Forwarded-For@ at a proxy that removes what this field names, for example.
 nearestKnown :: [Network] -> Bool -> Request -> (SockAddr, Bool)
 nearestKnown proxies announced request = case reverse (concatMap (members . snd) (filter ((== "X-Forwarded-For") . fst) (requestHeaders request))) of
   [] -> (remoteHost request, announced)
@@ -114,8 +114,8 @@ nearestKnown proxies announced request = case reverse (concatMap (members . snd)
 clientNetwork :: SockAddr -> Maybe IP
 clientNetwork = fmap (within 64 . plain . fst) . fromSockAddr
 
--- | Of a 'clientNetwork', the address or, for IPv6, the first 48 bits: what a site gets as a rule (RFC 6177, 2), so that
--- one client may have all networks in it.
+-- | Of a 'clientNetwork', the address or, for IPv6, the first 48 bits: what a site gets as a rule (RFC 6177, 2), so
+-- that one client may have all networks in it.
 clientSite :: Maybe IP -> Maybe IP
 clientSite = fmap (within 48)
 

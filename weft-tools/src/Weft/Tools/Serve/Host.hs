@@ -28,7 +28,7 @@ import qualified Data.ByteString.Char8 as B
 import Data.IORef
 import Data.Maybe (fromMaybe, isNothing)
 import Network.HTTP.Types (ResponseHeaders, notFound404)
-import Network.Wai (Application, Middleware)
+import Network.Wai (Application)
 import System.Posix.Files (deviceID, fileID, getFileStatus)
 import System.Posix.Types (DeviceID, FileID)
 import Weft.Blocking (blocking)
@@ -55,7 +55,8 @@ data Host = Host
     hostSettings :: Settings,
     hostPasswords :: Maybe Passwords,
     hostChecks :: Checks,
-    -- | Its proxies, by the beginning of a path. A host that replaces this one since its folder was replaced has the same.
+    -- | Its proxies, by the beginning of a path. A host that replaces this one since its folder was replaced has the
+    -- same.
     hostProxies :: [(B.ByteString, Proxy)],
     -- | Its limits of requests, which such a host has too, and one that a reload has made of it.
     hostLimited :: [Limited],
@@ -113,7 +114,22 @@ openHost client checks files old settings = do
   -- At last, as they may have threads.
   passing <- mapM (\rule -> (,) (proxyPrefix rule) <$> openProxy (proxySettings settings) client (proxyServers rule)) (proxies settings)
   limited <- openRates (maybe [] hostLimited old) (rates settings)
-  hostWith settings checks passwords passing limited place static
+  check <- newIORef Due
+  reported <- newIORef False
+  let opened =
+        Host
+          { hostStatic = static,
+            hostApplication = application opened,
+            hostPlace = place,
+            hostSettings = settings,
+            hostPasswords = passwords,
+            hostChecks = checks,
+            hostProxies = passing,
+            hostLimited = limited,
+            hostCheck = check,
+            hostReported = reported
+          }
+  pure opened
 
 -- | A host with the settings and passwords of another one, and the folder that is now at its path. Throws an 'IOError'
 -- if there is none.
@@ -121,13 +137,10 @@ reopenHost :: Maybe OpenFiles -> Host -> IO Host
 reopenHost files h = do
   place <- placeOf (hostFolder h)
   static <- openStatic (staticSettings files (hostSettings h)) (hostFolder h)
-  hostWith (hostSettings h) (hostChecks h) (hostPasswords h) (hostProxies h) (hostLimited h) place static
-
-hostWith :: Settings -> Checks -> Maybe Passwords -> [(B.ByteString, Proxy)] -> [Limited] -> (DeviceID, FileID) -> Static -> IO Host
-hostWith settings checks passwords passing limited place static = Host static app place settings passwords checks passing limited <$> newIORef Due <*> newIORef False
-  where
-    app = application settings (authenticated checks <$> passwords) (map (proxyApplication <$>) passing) limited (if isNothing (folder settings) then nothing else staticApp static)
-    nothing _ respond = respond (plainText notFound404 [])
+  check <- newIORef Due
+  reported <- newIORef False
+  let opened = h {hostStatic = static, hostApplication = application opened, hostPlace = place, hostCheck = check, hostReported = reported}
+  pure opened
 
 staticSettings :: Maybe OpenFiles -> Settings -> StaticSettings
 staticSettings files settings =
@@ -203,19 +216,24 @@ proxySettings settings =
           checkSuccesses = proxyCheckPasses settings
         }
 
--- | The middleware in their order, and the files; what a proxy answers gets no error page, unlike what a rule refuses.
--- Challenges of certificate authorities need no password, and get no fallback: it could be a page that needs one, and is no
--- answer to a challenge.
-application :: Settings -> Maybe Middleware -> [(B.ByteString, Application)] -> [Limited] -> Application -> Application
-application settings authentication passing limited files =
+-- | The application of the host's other fields: the middleware in their order, and the files; what a proxy answers gets
+-- no error page, unlike what a rule refuses. Challenges of certificate authorities need no password, and get no
+-- fallback: it could be a page that needs one, and is no answer to a challenge.
+application :: Host -> Application
+application h =
   fields . withCors (corsOrigins settings) . restricted restrictions refusing $
     withProxies (map (guarded . fileFields <$>) passing) (errorPage files (guarded (withFallback (fallback settings) (fileFields files))))
   where
+    settings = hostSettings h
+    passing = map (proxyApplication <$>) (hostProxies h)
+    files = if isNothing (folder settings) then nothing else staticApp (hostStatic h)
+    nothing _ respond = respond (plainText notFound404 [])
+    authentication = authenticated (hostChecks h) <$> hostPasswords h
     guarded = withRedirects (redirects settings) . withChallenges files . fromMaybe id authentication
     errorPage = withErrorPages (errorPages settings)
     refusing response = errorPage files (\_ respond -> respond response)
     places = placesOf (index settings) (cleanUrls settings)
-    restrictions = Restrictions places (denied settings) (allowed settings) (methods settings) limited (maxBodies settings)
+    restrictions = Restrictions places (denied settings) (allowed settings) (methods settings) (hostLimited h) (maxBodies settings)
     (fields, fileFields)
       | all (isEveryPath . rulePattern) (headers settings) = (withHeaders (map ruleValue (headers settings)), id)
       | otherwise = (withLastingOf (headers settings) places, withFileFieldsOf (headers settings) places)

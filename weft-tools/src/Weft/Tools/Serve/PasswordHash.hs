@@ -12,8 +12,9 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Foreign.C
 
--- | Whether a password has that bcrypt hash (@$2b$@), compared in constant time. Takes as long as the cost of the hash asks
--- for, in a safe call. A password with a zero in it has no hash. Throws an 'IOError' if the hash cannot be computed.
+-- | Whether a password has that bcrypt hash (@$2b$@), compared in constant time. Takes as long as the cost of the hash
+-- asks for, in a safe call. A password with a zero in it has no hash. Throws an 'IOError' if the hash cannot be
+-- computed.
 matchesHash :: ByteString -> ByteString -> IO Bool
 matchesHash password stored
   | B.elem 0 password = pure False

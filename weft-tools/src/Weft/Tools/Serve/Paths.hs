@@ -5,11 +5,11 @@
 --
 -- The spellings in which a path is compared, and the patterns of rules. Pure.
 --
--- A path can be written in many ways: @\/%61\/\/b@ is @\/a\/b@. It is decoded once, as "Weft.Static" does that finds the
--- file. A server behind a proxy gets the path as it was sent, and may understand more: a backslash or an encoded slash as
--- a slash, or what follows a semicolon in a segment as a parameter (RFC 3986, 3.3). So a path has several readings where
--- it has such characters, and one otherwise; a restriction has to hold for all of them. None has a segment @.@ or @..@ to
--- resolve: such paths are refused where files and proxies are found.
+-- A path can be written in many ways: @\/%61\/\/b@ is @\/a\/b@. It is decoded once, as "Weft.Static" does that finds
+-- the file. A server behind a proxy gets the path as it was sent, and may understand more: a backslash or an encoded
+-- slash as a slash, or what follows a semicolon in a segment as a parameter (RFC 3986, 3.3). So a path has several
+-- readings where it has such characters, and one otherwise; a restriction has to hold for all of them. None has a
+-- segment @.@ or @..@ to resolve: such paths are refused where files and proxies are found.
 module Weft.Tools.Serve.Paths
   ( -- * Paths
     nextByte,
@@ -122,8 +122,8 @@ matches (Pattern parts) path = case parts of
       part : others -> let (before, found) = B.breakSubstring part text in (B.length before < B.length text || B.null part) && behind others (B.drop (B.length part) found)
       [] -> B.null text
 
--- | Whether all paths of the second pattern are paths of the first one. The byte zero stands for its stars, and is in no
--- pattern, so that a star is matched by a star only; at the end of a folder it can also be nothing.
+-- | Whether all paths of the second pattern are paths of the first one. The byte zero stands for its stars, and is in
+-- no pattern, so that a star is matched by a star only; at the end of a folder it can also be nothing.
 covers :: Pattern -> Pattern -> Bool
 covers a (Pattern parts) = all (a `matches`) (text : [B.init text | "/\0" `B.isSuffixOf` text])
   where

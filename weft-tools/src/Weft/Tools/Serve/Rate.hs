@@ -2,12 +2,12 @@
 -- Description : How often each client may ask
 --
 -- Limits of requests in a time, for each client. A client may ask as often at once as the burst says, and then once in
--- each interval (the generic cell rate algorithm, ITU-T I.371): what is kept for it is the instant at which it would have
--- been idle for long enough. Any thread may call these functions.
+-- each interval (the generic cell rate algorithm, ITU-T I.371): what is kept for it is the instant at which it would
+-- have been idle for long enough. Any thread may call these functions.
 --
 -- Clients are divided into shards, so that two of them seldom meet at one reference. Those who could ask as often as
--- strangers are forgotten when there are many. Memory is bounded: where more than 65,536 ask all the time, those are who
--- would be soonest.
+-- strangers are forgotten when there are many. Memory is bounded: where more than 65,536 ask all the time, those are
+-- who would be soonest.
 module Weft.Tools.Serve.Rate
   ( Buckets,
     newBuckets,
@@ -29,8 +29,8 @@ import Data.Word (Word32)
 import Weft.Core.Time (Instant (..))
 import Weft.Tools.Serve.Rules (Rate (..))
 
--- | For each client ('Weft.Tools.Serve.Forwarded.clientNetwork') that has asked lately, its instant. Changed atomically, by
--- requests.
+-- | For each client ('Weft.Tools.Serve.Forwarded.clientNetwork') that has asked lately, its instant. Changed
+-- atomically, by requests.
 newtype Buckets = Buckets (SmallArray (IORef (Map.Map (Maybe IP) Int64)))
 
 -- | No client has asked.
@@ -49,8 +49,8 @@ charge rate (Buckets refs) (Instant now) client = atomicModifyIORef' (indexSmall
     Left wait -> (known, Just wait)
     Right idle -> (Map.insert client idle (if Map.size known >= mostInShard then withRoom now known else known), Nothing)
 
--- | What is kept for a client after another request, or the seconds until there is room for it. Arguments: now, and what
--- was kept.
+-- | What is kept for a client after another request, or the seconds until there is room for it. Arguments: now, and
+-- what was kept.
 charged :: Rate -> Int64 -> Maybe Int64 -> Either Int Int64
 charged (Rate interval burst) now kept
   | early > 0 = Left (fromIntegral ((early + 999999999) `quot` 1000000000))

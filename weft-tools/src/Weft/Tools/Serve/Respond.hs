@@ -35,10 +35,10 @@ import Weft.Tools.Serve.Paths (nextByte)
 import Weft.Tools.Serve.Rules (Places, Rule, fieldsFor)
 import Weft.Tools.Serve.Values (Redirect (..))
 
--- | Pass requests on whose paths begin so, the longest prefix first. One that does not end with a slash has to end where
--- a segment of the path does. A path with the segments @.@ or @..@, encoded or not, with parameters or without, gets 400:
--- the server behind could understand another path. CONNECT, which asks for a tunnel and has no path, gets 501: nothing here is the other end of one
--- (RFC 9110, 9.3.6 and 15.6.2).
+-- | Pass requests on whose paths begin so, the longest prefix first. One that does not end with a slash has to end
+-- where a segment of the path does. A path with the segments @.@ or @..@, encoded or not, with parameters or without,
+-- gets 400: the server behind could understand another path. CONNECT, which asks for a tunnel and has no path, gets
+-- 501: nothing here is the other end of one (RFC 9110, 9.3.6 and 15.6.2).
 withProxies :: [(ByteString, Application)] -> Middleware
 withProxies [] app = app
 withProxies passing app = \request respond -> case filter (covers (rawPathInfo request) . fst) sorted of
@@ -66,8 +66,8 @@ withLastingOf :: [Rule Header] -> (ByteString -> Places) -> Middleware
 withLastingOf rules places app request respond = app request $ \response ->
   respond (with (filter (not . aboutFile) (fieldsFor rules (places (rawPathInfo request)))) response)
 
--- | Those that are about a file. In front of an application that has files: the path of a request that it gets in place of
--- another one, as for a fallback page, is that of the page.
+-- | Those that are about a file. In front of an application that has files: the path of a request that it gets in place
+-- of another one, as for a fallback page, is that of the page.
 withFileFieldsOf :: [Rule Header] -> (ByteString -> Places) -> Middleware
 withFileFieldsOf rules places app request respond = app request $ \response ->
   respond (if hasFile response then with (filter aboutFile (fieldsFor rules (places (rawPathInfo request)))) response else response)
@@ -87,8 +87,8 @@ with new = mapResponseHeaders change
 hasFile :: Response -> Bool
 hasFile response = statusIsSuccessful (responseStatus response) || responseStatus response == notModified304
 
--- | Whether a field is about the file of a response, and wrong in an error or a redirect: what kind of content it has, and
--- that it may be kept, for a year perhaps. A @Cache-Control@ that forbids keeping is right everywhere.
+-- | Whether a field is about the file of a response, and wrong in an error or a redirect: what kind of content it has,
+-- and that it may be kept, for a year perhaps. A @Cache-Control@ that forbids keeping is right everywhere.
 aboutFile :: Header -> Bool
 aboutFile (name, value)
   | name `elem` [hCacheControl, "CDN-Cache-Control", "Surrogate-Control"] = not (any (`elem` ["no-store", "no-cache"]) (directives value))

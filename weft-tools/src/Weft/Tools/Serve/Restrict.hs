@@ -5,8 +5,8 @@
 -- |
 -- Description : Who may ask for which paths, how, how often and how much
 --
--- WAI middleware for the rules of networks, methods, rates and sizes of bodies. They hold for files and for proxies alike,
--- and in this order: a request that one of them refuses does not count for those behind it.
+-- WAI middleware for the rules of networks, methods, rates and sizes of bodies. They hold for files and for proxies
+-- alike, and in this order: a request that one of them refuses does not count for those behind it.
 module Weft.Tools.Serve.Restrict
   ( Restrictions (..),
     restricted,
@@ -17,7 +17,7 @@ module Weft.Tools.Serve.Restrict
   )
 where
 
-import Control.Exception (Exception (..), SomeException, throwIO, try)
+import Control.Exception (Exception (..), SomeAsyncException (..), SomeException, throwIO, try)
 import Control.Monad (when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString.Char8 as B
@@ -56,8 +56,8 @@ openRates :: [Limited] -> [Rule Rate] -> IO [Limited]
 openRates before = mapM (\rule -> (,) rule <$> maybe newBuckets pure (lookup rule before))
 
 -- | Refuse what the rules do not allow, by an application that gives a response: 403 to clients of other networks, 405
--- with @Allow@ (RFC 9110, 15.5.6), 429 with @Retry-After@ (RFC 6585, 4) and 413 (RFC 9110, 15.5.14). Without rules it is
--- the identity.
+-- with @Allow@ (RFC 9110, 15.5.6), 429 with @Retry-After@ (RFC 6585, 4) and 413 (RFC 9110, 15.5.14). Without rules it
+-- is the identity.
 restricted :: Restrictions -> (Response -> Application) -> Middleware
 restricted (Restrictions places denied allowed methods rates bodies) refusing app
   | null denied && null allowed && null methods && null rates && null bodies = app
@@ -86,8 +86,8 @@ restricted (Restrictions places denied allowed methods rates bodies) refusing ap
       Nothing -> pure Nothing
       Just buckets -> now >>= \instant -> charge (ruleValue rule) buckets instant (clientNetwork (remoteHost request))
 
--- | Requests with bodies of at most so many bytes. One whose length is not known is read by the application, and stopped
--- where it becomes too long: if there is no response yet, 413 is the response, and otherwise it is broken off.
+-- | Requests with bodies of at most so many bytes. One whose length is not known is read by the application, and
+-- stopped where it becomes too long: if there is no response yet, 413 is the response, and otherwise it is broken off.
 bounded :: Word64 -> (Response -> Application) -> Middleware
 bounded most refusing app request respond = case requestBodyLength request of
   KnownLength n -> if n > most then refuse else app request respond
@@ -99,7 +99,12 @@ bounded most refusing app request respond = case requestBodyLength request of
     under <- readIORef begun
     case outcome of
       Right received -> pure received
-      Left e -> if exceeded && not under then refuse else throwIO (e :: SomeException)
+      Left e
+        -- The application is told to end: an answer would keep its connection, and who told it waiting.
+        | Just (SomeAsyncException _) <- fromException e -> throwIO e
+        -- Not only 'BodyTooLarge' itself: it may come as the cause of another exception, as clients of HTTP throw.
+        | exceeded && not under -> refuse
+        | otherwise -> throwIO (e :: SomeException)
   where
     refuse = refusing (plainText requestEntityTooLarge413 []) request respond
     piece left = do

@@ -6,8 +6,8 @@
 -- Values that hold for the paths of a pattern, as they are written in settings, and which of them count for a request.
 -- Pure.
 --
--- A rule is @\/PATTERN=VALUE@, or a value alone, which is for all paths that no pattern of the setting covers. The first
--- rule that covers a path counts.
+-- A rule is @\/PATTERN=VALUE@, or a value alone, which is for all paths that no pattern of the setting covers. The
+-- first rule that covers a path counts.
 module Weft.Tools.Serve.Rules
   ( -- * Rules
     Rule (..),
@@ -81,8 +81,8 @@ merged given = [Rule p (foldr1 (<>) [v | Rule q v <- rules, p == q]) | p <- nub 
 -- by another name than their own.
 type Places = [ByteString]
 
--- | The places of a path, where these are the names of index files, and a path may leave out @.html@ if the flag is true
--- ('cleanUrl').
+-- | The places of a path, where these are the names of index files, and a path may leave out @.html@ if the flag is
+-- true ('cleanUrl').
 placesOf :: [ByteString] -> Bool -> ByteString -> Places
 placesOf indexes clean raw
   -- /docs/index is /docs/index.html, which is /docs/.
@@ -103,8 +103,8 @@ ruleAt rules place = find ((`matches` place) . rulePattern) rules
 governing :: Eq a => [Rule a] -> Places -> [Rule a]
 governing rules = nub . mapMaybe (ruleAt rules)
 
--- | The fields for a request, of rules that are 'inOrder': of each name those of the first pattern that covers one of the places, and else those
--- without a path.
+-- | The fields for a request, of rules that are 'inOrder': of each name those of the first pattern that covers one of
+-- the places, and else those without a path.
 fieldsFor :: [Rule Header] -> Places -> [Header]
 fieldsFor rules places = [field | rule@(Rule p field) <- found, fmap rulePattern (find (sameName rule) chosen) == Just p]
   where

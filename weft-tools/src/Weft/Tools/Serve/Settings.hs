@@ -83,8 +83,8 @@ data Settings = Settings
     fallback :: Maybe ByteString,
     redirects :: [Redirect],
     proxies :: [ProxyRule],
-    -- | The target by which the servers of proxies are checked; how often; after how many failures they are passed over,
-    -- and after how many successes asked again.
+    -- | The target by which the servers of proxies are checked; how often; after how many failures they are passed
+    -- over, and after how many successes asked again.
     proxyCheckPath :: Maybe ByteString,
     proxyCheckEvery :: Duration,
     proxyCheckFailures :: Int,

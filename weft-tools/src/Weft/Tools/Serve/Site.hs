@@ -253,8 +253,8 @@ siteEnds site = writeIORef (siteDraining site) True
 
 -- Changes --------------------------------------------------------------------------------
 
--- | If there is another folder at the host's path, open it and use it from now on. The host to use for this request; the
--- folder that is open stays if the other one cannot be opened.
+-- | If there is another folder at the host's path, open it and use it from now on. The host to use for this request;
+-- the folder that is open stays if the other one cannot be opened.
 followFolder :: Site -> Host -> IO Host
 followFolder site known = do
   other <- replaced known

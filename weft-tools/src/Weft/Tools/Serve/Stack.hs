@@ -80,8 +80,8 @@ warnUnreachable name address = do
     unknown :: a -> IOException -> IO a
     unknown a _ = pure a
 
--- | Run an action with a listener of the stack on a port, and the stack, with send buffers of the given number of bytes;
--- 0 is the default. Without a choice there is neither. Throws as 'withChosenStack'.
+-- | Run an action with a listener of the stack on a port, and the stack, with send buffers of the given number of
+-- bytes; 0 is the default. Without a choice there is neither. Throws as 'withChosenStack'.
 withStackListeners :: Maybe StackChoice -> Int -> Int -> ([Listener] -> Maybe Stack -> IO a) -> IO a
 withStackListeners Nothing _ _ act = act [] Nothing
 withStackListeners (Just choice@(StackChoice _ address)) port buffer act = withChosenStack choice Nothing buffered $ \st ->

@@ -5,8 +5,8 @@
 --
 -- Pure: the Trace Event Format, with complete events (@X@) for spans, flow events (@s@ and @f@) for wake-ups, counters
 -- (@C@) for file requests, and names for the process and the rows. A capability has two rows: what runs on it, and its
--- manager's sleep. A flow event has to lie within a span of its row; wake-ups of which one end does not, such as those by
--- the run-time system between two threads, are left out.
+-- manager's sleep. A flow event has to lie within a span of its row; wake-ups of which one end does not, such as those
+-- by the run-time system between two threads, are left out.
 module Weft.Tools.Trace.Chrome
   ( chromeTrace,
   )

@@ -94,7 +94,7 @@ foldHandle combine initial file handle = do
       | otherwise = do
         let (block, rest) = L.splitAt size bytes
             cut = L.length block < size
-            decode content = events (number 14 8 marker) seen (L.toChunks content <> [probe | not cut]) decoder
+            decode content = foldEvents combine (number 14 8 marker) decoder seen (L.toChunks content <> [probe | not cut])
         first <- decode block
         -- The library fails at text that is not in UTF-8, such as an argument of the program.
         (seen', reached) <- case (first, inUtf8 sizes block) of
@@ -118,7 +118,12 @@ foldHandle combine initial file handle = do
     endMark = L.pack [0xff, 0xff]
     -- The start of a collection, at an impossible time. Behind a block, it is an event only if the block ends with one.
     probe = B.pack ([0, 9] <> replicate 8 0xff)
-    events end seen chunks decoder = do
+
+-- | The events of a block, up to its end, whose time is given; the last one of its chunks may be a probe behind it.
+foldEvents :: (a -> Entry -> Maybe a) -> Int64 -> G.Decoder G.Event -> a -> [B.ByteString] -> IO (a, Reached)
+foldEvents combine end = go
+  where
+    go decoder seen chunks = do
       next <- caught (evaluate decoder)
       case (next, chunks) of
         (Right (G.Produce event decoder'), _)
@@ -126,20 +131,20 @@ foldHandle combine initial file handle = do
             time <= end + second -> do
             found <- caught (traverse evaluate (entry event))
             case maybe (Just seen) (combine seen) <$> found of
-              Right (Just seen') -> events end seen' chunks decoder'
+              Right (Just seen') -> go decoder' seen' chunks
               _ -> pure (seen, Lost)
           | time == -1, null chunks -> pure (seen, Whole)
           where
             time = fromIntegral (G.evTime event)
-        (Right (G.Consume more), chunk : chunks') -> events end seen chunks' (more chunk)
+        (Right (G.Consume more), chunk : chunks') -> go (more chunk) seen chunks'
         (Right (G.Consume _), []) -> pure (seen, Unfinished)
         (Right (G.Done _), _) -> pure (seen, Unfinished)
         _ -> pure (seen, Lost)
     -- A block's end is noted after its events; their times may be adjusted.
     second = 1000000000
 
--- | How the decoding of a block ended: behind its last event, where more bytes were needed or the log's mark was, or at an
--- error.
+-- | How the decoding of a block ended: behind its last event, where more bytes were needed or the log's mark was, or at
+-- an error.
 data Reached = Whole | Unfinished | Lost
 
 -- | The library's errors, and not Ctrl-C.

@@ -4,9 +4,9 @@
 -- Description : A timeline as one page
 --
 -- Pure: a self-contained HTML page with the rows on a canvas (zoomed by Ctrl and the wheel, keys or buttons,
--- moved by dragging or a wheel that goes sideways; what goes up or down, wheel or finger, scrolls the page), wake-ups as
--- arrows, the counts of markers, and a histogram of wake-up latencies. Activities differ by height and
--- position as well as by colour.
+-- moved by dragging or a wheel that goes sideways; what goes up or down, wheel or finger, scrolls the page), wake-ups
+-- as arrows, the counts of markers, and a histogram of wake-up latencies. Activities differ by height and position as
+-- well as by colour.
 module Weft.Tools.Trace.Page
   ( timelinePage,
     latencyClasses,
@@ -120,8 +120,8 @@ style =
   \.wide{overflow-x:auto}table{border-collapse:collapse;font-size:.9rem}th,td{overflow-wrap:normal;text-align:left;padding:3px 12px 3px 0;border-bottom:1px solid var(--line)}.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}\
   \.hist{width:100%;max-width:640px}.hist .w{width:100%}.hist i{display:block;height:12px;background:#0072b2}"
 
--- | Draws what is in the window; adjacent spans narrower than a pixel are drawn as one. A notch of a wheel zooms by 1.3;
--- a touchpad reports two fingers as Ctrl with a wheel of small steps.
+-- | Draws what is in the window; adjacent spans narrower than a pixel are drawn as one. A notch of a wheel zooms by
+-- 1.3; a touchpad reports two fingers as Ctrl with a wheel of small steps.
 script :: Text
 script =
   "const c=document.getElementById('c'),g=c.getContext('2d'),rowH=58,top0=22,left0=34;let a=0,b=Math.max(1,D.end);\

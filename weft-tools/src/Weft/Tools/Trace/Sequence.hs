@@ -1,11 +1,11 @@
 -- |
 -- Description : What can follow what in an event log
 --
--- A log has no checksum. A byte that is changed in it is found where the decoder fails (the type of an event, the size of
--- a text or a block), or where what it says cannot be:
+-- A log has no checksum. A byte that is changed in it is found where the decoder fails (the type of an event, the size
+-- of a text or a block), or where what it says cannot be:
 --
--- * Scheduler events, labels and markers of a capability are in the order of their times. (Those of collections are not:
---   the run-time system notes some of them later, with the time of an earlier reading of the clock.)
+-- * Scheduler events, labels and markers of a capability are in the order of their times. (Those of collections are
+--   not: the run-time system notes some of them later, with the time of an earlier reading of the clock.)
 -- * A capability runs one thread at a time: that thread stops before another one runs, and no other one stops.
 --
 -- Not found are other changes of the low bytes of a time, which moves an event between its neighbours; of the text of a

@@ -24,8 +24,8 @@ type Sizes = M.IntMap (Maybe Int)
 sizesOf :: G.Header -> Sizes
 sizesOf header = M.fromList [(fromIntegral (G.num kind), fromIntegral <$> G.size kind) | kind <- G.eventTypes header]
 
--- | Replace the bytes beyond ASCII in the texts of these events that are not in UTF-8, each by a question mark; 'Nothing'
--- if there is no such text. Events behind one of an unknown type are left as they are.
+-- | Replace the bytes beyond ASCII in the texts of these events that are not in UTF-8, each by a question mark;
+-- 'Nothing' if there is no such text. Events behind one of an unknown type are left as they are.
 inUtf8 :: Sizes -> L.ByteString -> Maybe L.ByteString
 inUtf8 sizes events
   | replaced == parts = Nothing
@@ -52,8 +52,8 @@ readable event
     start <> B.map (\byte -> if byte < 0x80 then byte else 0x3f) text
   | otherwise = event
 
--- | The events that have a text, by type, and what is before it: nothing, or the number of a set of capabilities or of a
--- thread. Messages, user events and markers; identification, arguments and environment; labels.
+-- | The events that have a text, by type, and what is before it: nothing, or the number of a set of capabilities or of
+-- a thread. Messages, user events and markers; identification, arguments and environment; labels.
 texts :: [(Int, Int)]
 texts = [(16, 0), (19, 0), (58, 0), (29, 4), (30, 4), (31, 4), (44, 4)]
 

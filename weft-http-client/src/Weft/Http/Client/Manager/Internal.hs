@@ -4,8 +4,8 @@
 -- * the number in a 'ResponseTimeout', which can be made and compared, but not read: without it the limit of a request
 --   could not hold beyond the head of the response;
 -- * 'managerTlsProxyConnection', without which TLS through a proxy would be another library's;
--- * the fields of 'Connection': those that @makeConnection@ makes do not give back what was received and not used, which
---   TLS has to have after a proxy's answer.
+-- * the fields of 'Connection': those that @makeConnection@ makes do not give back what was received and not used,
+--   which TLS has to have after a proxy's answer.
 --
 -- Should its internal module change, this one changes alone.
 module Weft.Http.Client.Manager.Internal
