@@ -82,6 +82,10 @@ tests program folder =
             send' sigCONT p
             recvAll half >>= answered 200 "<p>home</p>"
             recvAll idle >>= answered 200 "<p>home</p>",
+      testCase "a process with too few descriptors says so, and serves nothing" . inFolder $ \site -> do
+        (code, _, errs) <- readProcessWithExitCode "bash" ["-c", "ulimit -n 24; exec timeout 60 \"$@\"", "bash", program, "serve", site, "--port", "0"] ""
+        code @?= ExitFailure 1
+        assertBool errs ("this process may have 24 descriptors (ulimit -n)" `isInfixOf` errs),
       testCase "a log whose disk was full: the line that was cut is ended, and the next ones are whole" . inFolder $ \site -> do
         needProgram "prlimit"
         let file = site </> "log.json"

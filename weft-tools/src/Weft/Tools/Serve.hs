@@ -77,7 +77,7 @@ serve given = do
   tls <- loadCertificates sources `catch` cannot
   inherited <- inheritedSockets `catch` cannot
   warnOf sources tls
-  (files, bounded) <- withinDescriptors sources (length inherited)
+  (files, bounded) <- withinDescriptors sources (length inherited) `catch` cannot
   events <- newChan
   onSignals events
   (`catch` cannot) . withSite sources files $ \site ->

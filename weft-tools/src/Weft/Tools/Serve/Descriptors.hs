@@ -17,6 +17,7 @@ where
 
 import Control.Concurrent (getNumCapabilities)
 import Control.Exception (IOException, catch)
+import Control.Monad (when)
 import Data.List (nub)
 import qualified Data.Map.Strict as Map
 import Data.Maybe (isNothing, mapMaybe)
@@ -42,7 +43,8 @@ raiseOpenFiles = do
     _ -> Nothing
 
 -- | Divide the descriptors: one in eight is for files that stay open, some are for listening sockets, folders and event
--- managers, and the limit on connections is lowered to what is left. Connections of a stack need no descriptors.
+-- managers, and the limit on connections is lowered to what is left. Connections of a stack need no descriptors. An
+-- 'IOError' if there are too few for the server itself.
 withinDescriptors :: Sources -> Int -> IO (Maybe OpenFiles, Limits)
 withinDescriptors sources inherited = do
   descriptors <- raiseOpenFiles
@@ -53,6 +55,8 @@ withinDescriptors sources inherited = do
       let beside = httpsRedirect settings <> metricsListen settings
           own = 24 + 4 * caps + inherited + caps * length (listens settings <> beside) + Map.size (sourcesHosts sources) + min (n `div` 3) behind
           most = greatest ((<= n - n `div` 8 - own) . socketsOf) (max 1 n)
+      when (usesKernel && n < own) . ioError . userError $
+        "this process may have " <> show n <> " descriptors (ulimit -n), and the server itself takes up to " <> show own
       files <- newOpenFiles (max 4 (n `div` 8))
       if usesKernel && (limitConnections wanted > most || limitConnections wanted <= 0)
         then do
