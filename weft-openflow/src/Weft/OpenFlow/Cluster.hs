@@ -7,8 +7,8 @@
 -- links and hosts that it discovers.
 --
 -- @
---   slave   -> master   the key did not exist, and this controller created it; or this controller had created it before,
---                       with its current lease, and the reply of etcd was lost
+--   slave   -> master   the key did not exist, and this controller created it; or this controller had created it
+--                       before, with its current lease, and the reply of etcd was lost
 --   master  -> slave    the lease has expired or could not be renewed in time, before others can create the key; or the
 --                       switch has not been connected for the duration of a lease, and the controller deletes the key
 -- @
@@ -23,11 +23,12 @@
 -- A controller has its name by a key that is bound to its lease, too. It has a lease only together with this key:
 --
 -- @
---   outside -> member    the key did not exist, and this controller created it; or an earlier lease of this process has it
---   outside -> outside   another lease has the key: of another controller, or of this one before it was restarted, which
---                        ends by itself. It is reported
---   member  -> outside   the lease has expired or could not be renewed in time, or etcd has the key with another lease or
---                        not at all
+--   outside -> member    the key did not exist, and this controller created it; or an earlier lease of this process has
+--                        it
+--   outside -> outside   another lease has the key: of another controller, or of this one before it was restarted,
+--                        which ends by itself. It is reported
+--   member  -> outside   the lease has expired or could not be renewed in time, or etcd has the key with another lease
+--                        or not at all
 -- @
 --
 -- @since 0.1.0
@@ -453,7 +454,8 @@ pieces xs = case splitAt mostInPart xs of
 --                          master
 --   reported -> own        this controller has become master of the switch, and shares the host from now on
 --   any      -> own        a packet of the host came to one of our switches
---   own      -> reported   a view has a newer claim, at a switch of another master ('hostReported'); or we have lost the switch
+--   own      -> reported   a view has a newer claim, at a switch of another master ('hostReported'); or we have lost
+--                          the switch
 -- @
 --
 -- A host is our own if we are master of its switch. Only such hosts are shared.

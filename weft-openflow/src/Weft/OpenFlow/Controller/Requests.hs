@@ -12,7 +12,8 @@
 --   alone         a request is under way          -> followed v   another thread asks, and waits for v
 --                                                 -> absent       the switch answers, or is given up
 --   followed v    a request is under way, and     -> followed v   further threads ask, and wait for v
---                 others wait for the next one    -> alone        the switch answers, or is given up: the next request is sent
+--                 others wait for the next one    -> alone        the switch answers, or is given up: the next request
+--                                                                 is sent
 -- @
 --
 -- A switch that has not answered within 'patience' is not sent the same again until it has, or another 'lateness' is

@@ -6,12 +6,13 @@
 --   settled -> asked     a role is set: ROLE_REQUEST with the role and a generation ID
 --   asked   -> settled   ROLE_REPLY: the switch has given the role
 --   asked   -> reading   ERROR, stale: the switch has seen a later generation ID; ROLE_REQUEST with NOCHANGE
---   reading -> asked     ROLE_REPLY with the switch's generation ID: ROLE_REQUEST with this ID for a slave, the next one
---                        for a master
---   asked, reading -> settled   another ERROR, or stale too many times: reported; the switch has left the role as it was.
---                               If it does not support roles, the controller has the role nevertheless, as in 1.0
+--   reading -> asked     ROLE_REPLY with the switch's generation ID: ROLE_REQUEST with this ID for a slave, the next
+--                        one for a master
+--   asked, reading -> settled   another ERROR, or stale too many times: reported; the switch has left the role as it
+--                               was. If it does not support roles, the controller has the role nevertheless, as in 1.0
 --   any     -> asked     the time to be master is over ('timeOver'): ROLE_REQUEST with the role of a slave
---   any     -> asked     another role is set; answers to earlier requests, which have other transaction IDs, are ignored
+--   any     -> asked     another role is set; answers to earlier requests, which have other transaction IDs, are
+--                        ignored
 -- @
 --
 -- A controller that is to be a slave is one at once, whatever the switch answers. One that is to be a master is active,
