@@ -14,7 +14,8 @@
 --
 -- Sockets of other kinds that keep messages (Unix datagrams) may be used too, without offload; not those of sequential
 -- packets, whose end looks like empty datagrams without end. Any thread may send; one thread at a time may use a
--- receiver, and a socket may have several. All functions are interruptible while they wait, and their deadlines are those of "Weft.Socket"; they throw the errors of recvmsg(2) and sendmsg(2).
+-- receiver, and a socket may have several. All functions are interruptible while they wait, and their deadlines are
+-- those of "Weft.Socket"; they throw the errors of recvmsg(2) and sendmsg(2).
 --
 -- 'Datagram' is also a type of socket in "Weft.Socket": import one of the two qualified, or that module
 -- @hiding (SocketType (Datagram))@.

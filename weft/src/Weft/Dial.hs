@@ -41,9 +41,6 @@ import Data.IORef
 import Data.List (intercalate)
 import Data.Maybe (catMaybes, fromMaybe)
 import Foreign.C.Error (Errno (..), eAGAIN, eINVAL, eNAMETOOLONG, errnoToIOError)
-import Foreign.C.String (peekCAStringLen)
-import GHC.Foreign (withCStringLen)
-import GHC.IO.Encoding (getFileSystemEncoding)
 import GHC.IO.Exception (IOException (ioe_errno, ioe_location))
 import Network.Socket (Family (..), SockAddr (..), SocketOption (NoDelay), SocketType (..))
 import Weft.Core.Manager (addTimer)
@@ -57,7 +54,7 @@ import Weft.Resolver
 import Weft.Runtime.Managers (currentManager)
 import Weft.Scope
 import Weft.Socket.Address (addressFamily)
-import Weft.Socket.Basic (connect, getSocketName, socket)
+import Weft.Socket.Basic (connect, getSocketName, socket, unixAddress)
 import Weft.Socket.Options (setSocketOption)
 import Weft.Socket.Types (Socket, close, withDeadline)
 import Weft.Sys (now)
@@ -71,7 +68,7 @@ data Destination
     Host String String
   | -- | The path of a Unix socket, as other functions take paths.
     UnixPath FilePath
-  | -- | An address, by TCP or a Unix stream. In the path of a Unix socket each character is a byte, as @network@ has it.
+  | -- | An address, by TCP or a Unix stream ('Weft.Socket.unixAddress').
     At SockAddr
   deriving (Eq, Show)
 
@@ -156,12 +153,6 @@ dialed options deadline destination = do
       resolve resolver deadline (dialFamilies options) host service >>= sortedAddresses
   found <- dialAddresses options deadline addresses
   either (throwIO . NoneConnected destination) pure found
-
--- | The address of a path: its bytes in the encoding of the file system.
-unixAddress :: FilePath -> IO SockAddr
-unixAddress path = do
-  encoding <- getFileSystemEncoding
-  SockAddrUnix <$> withCStringLen encoding path peekCAStringLen
 
 -- | Why a Unix socket cannot have this address: @network@ ends the program's thread by 'error' if the path is too long,
 -- and the kernel takes a zero byte for the path's end, unless it is the first, of an abstract name (unix(7)).

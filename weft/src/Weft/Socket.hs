@@ -92,6 +92,9 @@ module Weft.Socket
     withDeadline,
     isTimeout,
 
+    -- ** Addresses
+    unixAddress,
+
     -- ** The peer
     PeerState (..),
     peerState,
