@@ -17,8 +17,8 @@ import Operating (config, inFolder, overUnix)
 import System.Exit (ExitCode (..))
 import System.FilePath ((</>))
 import System.IO (hGetContents, hGetLine)
-import System.Posix.Files (fileID, fileMode, getFileStatus)
-import System.Posix.Signals (sigCONT, sigSTOP, sigTERM)
+import System.Posix.Files (createSymbolicLink, fileExist, fileID, fileMode, getFileStatus)
+import System.Posix.Signals (sigCONT, sigKILL, sigSTOP, sigTERM)
 import System.Process (proc, waitForProcess)
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
@@ -67,6 +67,17 @@ tests program =
                   False <$ contains out ("cannot listen on unix:" <> path <> ": another server is listening there")
             length (filter id found) @?= 1
             overUnix path (request "GET" "/" "close") >>= answered 200 "<p>home</p>",
+      testCase "--listen unix: a path is encoded as those of files are" . inFolder $ \folder -> do
+        let path = folder </> "s\228\9731cket"
+            link = folder </> "link"
+        createSymbolicLink path link
+        -- The second one finds the file that the first one, which is killed, leaves.
+        forM_ [sigKILL, sigTERM] $ \signal -> weft program [] ["serve", folder, "--cores", "1", "--listen", "unix:" <> path] $ \p -> do
+          _ <- hGetLine (output p)
+          overUnix link (request "GET" "/" "close") >>= answered 200 "<p>home</p>"
+          send' signal p
+          void (waitForProcess (process p))
+        fileExist path >>= assertBool "its file is left" . not,
       testCase "SIGTERM: no client that has connected to --listen is left without an answer" . inFolder $ \folder -> do
         writeFile (folder </> "a.txt") "a text"
         forM_ [1 .. 3 :: Int] $ \_ -> do

@@ -12,10 +12,14 @@
 -- also joins those that came from one sender together (@UDP_GRO@, Linux 5.0). Neither changes what is sent and
 -- received. On other systems there is a call for each datagram.
 --
--- Sockets of other kinds that keep messages (Unix datagrams) may be used too, without offload. Any thread may send;
--- one thread at a time may use a receiver, and a socket may have several. All functions are interruptible while they
--- wait, and their deadlines are those of "Weft.Socket"; they throw the errors of recvmsg(2) and sendmsg(2). Hybrid
--- threads have the same functions in @Weft.Hybrid.Datagram@ of the package @weft-hybrid@.
+-- Sockets of other kinds that keep messages (Unix datagrams) may be used too, without offload; not those of sequential
+-- packets, whose end looks like empty datagrams without end. Any thread may send; one thread at a time may use a
+-- receiver, and a socket may have several. All functions are interruptible while they wait, and their deadlines are
+-- those of "Weft.Socket"; they throw the errors of recvmsg(2) and sendmsg(2). Hybrid threads have the same functions in
+-- @Weft.Hybrid.Datagram@ of the package @weft-hybrid@.
+--
+-- 'Datagram' is also a type of socket in "Weft.Socket": import one of the two qualified, or that module
+-- @hiding (SocketType (Datagram))@.
 --
 -- @since 0.1.0
 module Weft.Datagram

@@ -41,7 +41,7 @@ import Data.Bifunctor (first)
 import Data.IORef
 import Data.List (intercalate)
 import Data.Maybe (catMaybes, fromMaybe)
-import Foreign.C.Error (Errno (..), eAGAIN)
+import Foreign.C.Error (Errno (..), eAGAIN, eINVAL, eNAMETOOLONG, errnoToIOError)
 import GHC.IO.Exception (IOException (ioe_errno, ioe_location))
 import Network.Socket (Family (..), SockAddr (..), SocketOption (NoDelay), SocketType (..))
 import Weft.Core.Manager (addTimer)
@@ -55,7 +55,7 @@ import Weft.Resolver
 import Weft.Runtime.Managers (currentManager)
 import Weft.Scope
 import Weft.Socket.Address (addressFamily)
-import Weft.Socket.Basic (connect, getSocketName, socket)
+import Weft.Socket.Basic (connect, getSocketName, socket, unixAddress)
 import Weft.Socket.Options (setSocketOption)
 import Weft.Socket.Types (Socket, close, withDeadline)
 import Weft.Sys (now)
@@ -67,9 +67,9 @@ import Weft.Transport.Types (Connection, connAbort, connClose)
 data Destination
   = -- | A host, by its name or address, and a service, by its name or its port's number; by TCP.
     Host String String
-  | -- | The path of a Unix socket.
+  | -- | The path of a Unix socket, as other functions take paths.
     UnixPath FilePath
-  | -- | An address, by TCP or a Unix stream.
+  | -- | An address, by TCP or a Unix stream ('Weft.Socket.unixAddress').
     At SockAddr
   deriving (Eq, Show)
 
@@ -148,12 +148,21 @@ dialed :: DialOptions -> Instant -> Destination -> IO (Socket, SockAddr)
 dialed options deadline destination = do
   addresses <- case destination of
     At address -> pure [address]
-    UnixPath path -> pure [SockAddrUnix path]
+    UnixPath path -> (: []) <$> unixAddress path
     Host host service -> handle (throwIO . NotFound destination) $ do
       resolver <- maybe defaultResolver pure (dialResolver options)
       resolve resolver deadline (dialFamilies options) host service >>= sortedAddresses
   found <- dialAddresses options deadline addresses
   either (throwIO . NoneConnected destination) pure found
+
+-- | Why a Unix socket cannot have this address: @network@ ends the program's thread by 'error' if the path is too long,
+-- and the kernel takes a zero byte for the path's end, unless it is the first, of an abstract name (unix(7)).
+unfit :: SockAddr -> Maybe Errno
+unfit address = case address of
+  SockAddrUnix path
+    | length path > 108 -> Just eNAMETOOLONG
+    | null path || '\NUL' `elem` path && take 1 path /= "\NUL" -> Just eINVAL
+  _ -> Nothing
 
 -- | The addresses in the order in which they are tried. For more than one, the system is asked, by a socket each that
 -- sends nothing, from which address it would send.
@@ -184,6 +193,7 @@ dialAddresses options deadline addresses = case addresses of
 -- | A connected socket. If it throws, the socket is closed.
 connectOnce :: DialOptions -> Instant -> SockAddr -> IO (Either IOError Socket)
 connectOnce options deadline address = mask $ \restore -> try $ do
+  forM_ (unfit address) (\why -> ioError (errnoToIOError "Weft.Dial.dial" why Nothing Nothing))
   s <- socket (addressFamily address) Stream 0
   (`onException` close s) . restore $ do
     when (addressFamily address /= AF_UNIX) (setSocketOption s NoDelay 1)

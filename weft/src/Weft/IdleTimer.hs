@@ -16,7 +16,8 @@
 -- threads wait for one peer (one receives, another sends), use 'during' instead of 'resume' and 'pause'.
 --
 -- Due times come from the kernel's coarse clock, which ticks every few milliseconds, and are
--- rounded up: an idle timer never fires early, and is less than 20 ms late.
+-- rounded up: an idle timer never fires early, and is less than 20 ms late. One that was made before
+-- 'System.Posix.Process.forkProcess' does not fire in the child, also if it is reset there.
 -- (For a deadline, the instant at which operations give up, see "Weft.Deadline".)
 --
 -- @since 0.1.0

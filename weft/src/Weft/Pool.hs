@@ -75,7 +75,9 @@ import Weft.Timer (sleep, within)
 data PoolSettings a = PoolSettings
   { -- | Make a resource, before the deadline of the one who needs it.
     poolCreate :: Instant -> IO a,
-    -- | Destroy a resource. An 'IOError' is ignored. It runs masked.
+    -- | Destroy a resource. It runs masked. An 'IOError' is ignored. Another exception is thrown by the function that
+    -- destroys the resource; for one that was idle for too long, it ends 'withPool'. The resource counts as destroyed, and
+    -- the others are destroyed in any case.
     poolDestroy :: a -> IO (),
     -- | The most resources at a time, at least one.
     poolMost :: !Int,
@@ -361,7 +363,7 @@ sweep pool = do
 
 -- | Destroy all idle resources.
 clear :: Pool a -> IO ()
-clear pool = everyOne (poolShelves pool) >>= mapM_ (clearShelf pool (const True))
+clear pool = everyOne (poolShelves pool) >>= foldr (finally . clearShelf pool (const True)) (pure ())
 
 -- | Destroy these resources of a shelf.
 clearShelf :: Pool a -> (Item a -> Bool) -> OwnRef (Shelf a) -> IO ()

@@ -59,7 +59,7 @@ import Control.Monad (msum, unless, void, when)
 import Data.ByteString (ByteString)
 import Data.Functor ((<&>))
 import Data.Maybe (fromMaybe, isJust, isNothing)
-import Foreign.C.Error (Errno (..), eCHILD, ePIPE, eSRCH)
+import Foreign.C.Error (Errno (..), eBADF, eCHILD, eINVAL, ePIPE, eSRCH)
 import Foreign.C.Types (CInt)
 import Foreign.Marshal.Alloc (alloca)
 import Foreign.Marshal.Array (allocaArray, peekArray, withArray, withArray0)
@@ -81,7 +81,7 @@ import Weft.FFI.Process
 import Weft.Process.Pipes
 import Weft.Reader (newReader, readToEnd)
 import Weft.Runtime.Managers (currentManager)
-import Weft.Scope (await, fork, withScope)
+import Weft.Scope (await, fork, forkDaemon, withScope)
 import Weft.Socket.Types
 import Weft.StandardError (reportLine)
 import Weft.Sys (now)
@@ -98,7 +98,8 @@ data Program = Program
     programPath :: FilePath,
     -- | Its arguments, without its own name.
     programArguments :: [String],
-    -- | Its environment. 'Nothing': that of the calling program.
+    -- | Its environment: names, which are not empty and have no @=@ (@EINVAL@), and values. 'Nothing': that of the
+    -- calling program, whose @PATH@ it is in any case where a program is looked for.
     programEnvironment :: Maybe [(String, String)],
     -- | The folder that it begins in. 'Nothing': that of the calling program. A relative 'programPath' is relative to
     -- it.
@@ -137,7 +138,8 @@ data Stream
   | -- | A pipe: 'processConnection' and 'processErrors' have the other end. It holds 64 KiB, and the one that writes
     -- then waits for the one that reads.
     Pipe
-  | -- | A copy of this open descriptor, which stays the caller's.
+  | -- | A copy of this open descriptor, which stays the caller's. If it is not open, starting the program fails with
+    -- @EBADF@.
     Copy Fd
   deriving (Eq, Show)
 
@@ -192,7 +194,8 @@ withProcess :: Program -> (Process -> IO a) -> IO a
 withProcess p = bracket (start p) (uninterruptibleMask_ . end)
 
 -- | Run a program with this input, and return how it ended, its output and what it wrote to standard error, when it has
--- ended and both streams have. All three streams are pipes. A program that reads only a part of its input is no error.
+-- ended and both streams have. All three streams are pipes. A program that reads only a part of its input is no error;
+-- what no child of its own has read of it by then either is dropped.
 --
 -- If the deadline passes first, it throws an error that satisfies 'Weft.Deadline.isTimeout', and if one of the results
 -- is longer than the given number of bytes, 'Weft.Reader.LimitExceeded'; the program is ended then. It may leave
@@ -206,11 +209,11 @@ readProcess p deadline most input = do
   where
     piped = p {programInput = Pipe, programOutput = Pipe, programErrors = Pipe}
     communicate process = withScope $ \scope -> do
-      sending <- fork scope (feed (processConnection process))
+      -- Not awaited: the program may have left its input to a child that reads nothing.
+      _ <- forkDaemon scope (feed (processConnection process))
       failing <- fork scope (contents (processErrors process))
       output <- contents (processConnection process)
       errors <- await failing
-      await sending
       ended <- waitProcess process noDeadline
       pure (ended, output, errors)
     contents connection = newReader connection >>= \r -> readToEnd r noDeadline most
@@ -242,13 +245,16 @@ location name p = "Weft.Process." <> name <> ": " <> programPath p
 -- | Masked. If it throws, there is no child, and nothing is open.
 start :: Program -> IO Process
 start p = do
+  when (any unopened streams) (ioError (errnoError loc badDescriptor) {ioe_filename = Just (programPath p)})
+  when (any (unnamed . fst) (concat (programEnvironment p))) $
+    ioError (errnoError loc invalid) {ioe_filename = Just (programPath p)}
   -- A child that nothing can wait for is not started.
   _ <- currentManager
   paths <- candidates (programPath p)
   withStrings paths $ \pathp -> withStrings (programPath p : programArguments p) $ \argumentp ->
     perhaps withStrings (map variable <$> programEnvironment p) $ \environmentp ->
       perhaps (withPath loc) (programFolder p) $ \folderp ->
-        withArray (map number [programInput p, programOutput p, programErrors p]) $ \streamp ->
+        withArray (map number streams) $ \streamp ->
           allocaArray 3 $ \oursp -> alloca $ \pidfdp -> alloca $ \stepp -> do
             r <- cProcessStart pathp argumentp environmentp folderp streamp (grouped p) oursp pidfdp stepp
             if r < 0
@@ -260,6 +266,15 @@ start p = do
                   <*> newMVar Ours
   where
     loc = "Weft.Process.withProcess"
+    streams = [programInput p, programOutput p, programErrors p]
+    -- Negative numbers say something else to @cbits\/process.c@.
+    unopened stream = case stream of
+      Copy fd -> fd < 0
+      _ -> False
+    -- As setenv(3) has it: the child would see another variable.
+    unnamed name = null name || '=' `elem` name
+    Errno badDescriptor = eBADF
+    Errno invalid = eINVAL
     withStrings strings act = go [] strings
       where
         go found [] = withArray0 nullPtr (reverse found) act

@@ -219,7 +219,8 @@ data Step r e a
     Unparsable e
 
 -- | Read a value by an incremental parser. The first argument says what a result of the parser means, the second one
--- begins to parse. For attoparsec:
+-- begins to parse what the reader has, which may be an empty string: only in 'NeedsMore' that means the end. For
+-- attoparsec:
 --
 -- > readParsed step (parse parser) reader deadline
 -- >   where

@@ -48,9 +48,10 @@ where
 import Control.Concurrent.QSem
 import Control.Exception
 import qualified Data.ByteString as B
-import Data.Char (isDigit)
+import Data.Char (isControl, isDigit, isSpace)
 import Data.IORef
 import Data.List (intercalate, nub)
+import GHC.IO.Exception (IOException (ioe_description))
 import Network.Socket (AddrInfo (..), AddrInfoFlag (..), Family (..), PortNumber, SockAddr (..), SocketType (Stream))
 import qualified Network.Socket as N
 import System.IO.Unsafe (unsafePerformIO)
@@ -182,7 +183,8 @@ resolve r deadline families host service = do
 -- | The addresses of a host, with port 0.
 resolveHost :: Resolver -> Instant -> Families -> String -> IO [SockAddr]
 resolveHost r deadline families host
-  | isLiteral bare = literal families bare >>= orElse BadName
+  -- A zero byte would end the string for the system's function.
+  | isLiteral bare && '\NUL' `notElem` bare = literal BothFamilies bare >>= orElse BadName >>= orElse NoAddress . ofFamilies families
   | not (isName name) = throwIO (ResolveError host BadName)
   | isLocalhost name = orElse NoAddress (ofFamilies families [SockAddrInet6 0 0 (0, 0, 0, 1) 0, loopback])
   | otherwise = do
@@ -207,10 +209,12 @@ resolveService :: String -> IO PortNumber
 resolveService service
   | not (null service) && all isDigit service =
     if length service <= 5 && number <= 65535 then pure (fromInteger number) else none
+  -- What the system's function would take for a number, or for a shorter string.
+  | any (\c -> isSpace c || isControl c) service || take 1 service `elem` ["", "+", "-"] = none
   | otherwise = do
     found <- try (N.getAddrInfo (Just N.defaultHints {addrSocketType = Stream, addrFamily = AF_INET}) (Just "127.0.0.1") (Just service))
     case found of
-      Right (AddrInfo {addrAddress = SockAddrInet port _} : _) | not (null service) -> pure port
+      Right (AddrInfo {addrAddress = SockAddrInet port _} : _) -> pure port
       Right _ -> none
       Left e -> const none (e :: IOException)
   where
@@ -313,7 +317,7 @@ bySystem :: Pool -> Families -> String -> IO (Either Reason [SockAddr])
 bySystem pool families name = do
   found <- try (runIn pool (N.getAddrInfo (Just hints) (Just name) Nothing))
   pure $ case found of
-    Left e -> Left (OtherReason (displayException (e :: IOException)))
+    Left e -> Left (OtherReason (ioe_description (e :: IOException)))
     Right infos -> case nub (ofFamilies families (map addrAddress infos)) of
       [] -> Left NoAddress
       addresses -> Right addresses

@@ -35,6 +35,8 @@
 -- Threads run unmasked, whatever the masking state of the thread that forks them. A scope may be given to other
 -- threads, in particular its own, which may fork in it; its threads may have scopes of their own.
 --
+-- 'forkOn' is also a name of "Control.Concurrent": import one of the two modules qualified, or @hiding (forkOn)@.
+--
 -- @since 0.1.0
 module Weft.Scope
   ( -- * Scopes
@@ -122,7 +124,7 @@ data ScopeSettings = ScopeSettings
   { -- | How long the end of the scope waits for threads that were told to end before it calls 'scopeOnOverdue'. 'maxBound':
     -- for ever.
     scopePatience :: Duration,
-    -- | Called with the labels of threads that have not ended within 'scopePatience' of being told to: they mask
+    -- | Called with the labels and numbers of threads that have not ended within 'scopePatience' of being told to: they mask
     -- exceptions, clean up slowly, or handle the exception and go on. Decides whether to wait on, or to leave them,
     -- which gives up the first guarantee. It runs masked and cannot be interrupted; what it throws is thrown by the
     -- scope, and the threads are left.
@@ -228,14 +230,20 @@ forkDaemon = forkUsing daemon
 
 -- | 'fork' for threads of either kind, with a place and a label. O(log n) for n threads of the scope.
 forkUsing :: Child -> Scope -> IO a -> IO (Task a)
-forkUsing (Child kind place label) scope@(Scope _ threads _) act = do
+forkUsing = forkTelling (pure ())
+-- See Note [What a fork costs].
+{-# INLINE forkUsing #-}
+
+-- | 'forkUsing', with what tells somebody that the thread has failed. It must not block.
+forkTelling :: IO () -> Child -> Scope -> IO a -> IO (Task a)
+forkTelling tellFailed (Child kind place label) scope@(Scope _ threads _) act = do
   box <- newEmptyMVar
   cancelled <- newIORef False
   started <- startThread threads kind place encoded $ \unmask -> do
     r <- try (unmask act)
     case r of
       Right _ -> putMVar box r
-      Left e -> ended unmask scope cancelled e >>= putMVar box
+      Left e -> ended unmask scope cancelled (\why -> putMVar box (Left why) >> tellFailed) e
   maybe (throwIO ScopeEnded) (\t -> pure (Task t box cancelled)) started
   where
     -- No thunk, if there is none.
@@ -243,21 +251,22 @@ forkUsing (Child kind place label) scope@(Scope _ threads _) act = do
       Nothing -> Nothing
       Just text -> Just (threadLabel text)
 -- See Note [What a fork costs].
-{-# INLINE forkUsing #-}
+{-# INLINE forkTelling #-}
 
--- | The end of a thread by an exception: what those that await it get. Runs masked.
-ended :: (IO () -> IO ()) -> Scope -> IORef Bool -> SomeException -> IO (Either SomeException a)
-ended unmask (Scope owner threads state) cancelled e = do
+-- | The end of a thread by an exception. The function is called with what those that await it get: after the state has
+-- changed, and before the owner is interrupted, as an owner that cannot be interrupted may be one of them. Runs masked.
+ended :: (IO () -> IO ()) -> Scope -> IORef Bool -> (SomeException -> IO ()) -> SomeException -> IO ()
+ended unmask (Scope owner threads state) cancelled settle e = do
   told <- readIORef cancelled
   if told && killed
-    then pure (Left (toException ScopeEnded))
+    then settle (toException ScopeEnded)
     else do
       (result, next) <- atomicModifyIORef' state $ \st -> case st of
         Open -> (Failing e, (e, interrupt))
         Closing _ | killed || fromException e == Just ScopeEnded -> (st, (toException ScopeEnded, pure ()))
         Closing Nothing -> (Closing (Just e), (e, pure ()))
         _ -> (st, (e, unhandled e))
-      Left result <$ next
+      settle result >> next
   where
     killed = case fromException e of
       Just ThreadKilled -> True
@@ -294,9 +303,11 @@ cancelTask task = do
 race :: IO a -> IO b -> IO (Either a b)
 race a b = withScope $ \scope -> do
   first <- newEmptyMVar
-  _ <- forkDaemon scope (a >>= tryPutMVar first . Left)
-  _ <- forkDaemon scope (b >>= tryPutMVar first . Right)
-  orTwice (readMVar first)
+  let contend side act = forkTelling (void (tryPutMVar first Nothing)) daemon scope (act >>= tryPutMVar first . Just . side)
+  _ <- contend Left a
+  _ <- contend Right b
+  -- Without a result the scope has failed, and throws why.
+  orTwice (readMVar first) >>= maybe (throwIO ScopeEnded) pure
 
 -- | Run two actions at once, the second one in the calling thread, and return both results. If one throws, the other is
 -- killed or interrupted.

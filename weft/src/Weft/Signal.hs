@@ -22,6 +22,10 @@
 -- queues signals before it runs their handlers: what is in its queue when the last block ends goes to the handler
 -- from before, or nowhere.
 --
+-- /A flood may lose signals./ That queue is a pipe of GHC's run-time system with room for some hundred signals, the same
+-- one for all of them. One that comes while it is full is lost, whichever it is, and the run-time system says so on
+-- standard error (@lost signal due to full pipe@).
+--
 -- It is done with GHC's own handlers, and not by signalfd(2): that takes only signals which are blocked in every
 -- thread, and threads that the run-time system and C libraries started before have masks of their own, as has every
 -- program that would inherit such a mask. A signal takes the way of GHC's I\/O manager, some tens of microseconds.

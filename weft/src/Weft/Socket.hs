@@ -93,6 +93,9 @@ module Weft.Socket
     withDeadline,
     isTimeout,
 
+    -- ** Addresses
+    unixAddress,
+
     -- ** The peer
     PeerState (..),
     peerState,

@@ -18,6 +18,7 @@ import qualified Data.ByteString.Char8 as B8
 import Data.Char (isAscii, isControl, isDigit, isHexDigit, isSpace, toLower)
 import Data.List (isSuffixOf)
 import qualified Data.Map.Strict as Map
+import Data.Maybe (fromMaybe)
 
 -- | The name in lower case, by which look-ups are shared.
 canonical :: String -> String
@@ -68,8 +69,9 @@ parseHosts :: ByteString -> Hosts
 parseHosts contents = Hosts (Map.fromListWith (flip (<>)) (concatMap entry (B8.lines contents)))
   where
     entry line = case B8.words (B8.takeWhile (/= '#') line) of
-      address : names -> [(B8.map toLower name, [address]) | name <- names]
+      address : names -> [(B8.map toLower (undotted name), [address]) | name <- names]
       [] -> []
+    undotted name = fromMaybe name (B8.stripSuffix (B8.pack ".") name)
 
 -- | The addresses of a canonical name, in the order of the file.
 lookupHosts :: String -> Hosts -> [String]

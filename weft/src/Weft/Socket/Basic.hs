@@ -15,6 +15,7 @@ module Weft.Socket.Basic
     closingGracefully,
     getSocketName,
     getPeerName,
+    unixAddress,
     socketPort,
     socketPortSafe,
     withFdSocket,
@@ -31,11 +32,14 @@ import qualified Data.ByteString as B
 import Data.IORef
 import Data.Word (Word32)
 import Foreign.C.Error (Errno (..), eADDRINUSE, eINPROGRESS, eINVAL)
+import Foreign.C.String (peekCAStringLen)
 import Foreign.C.Types (CInt)
 import Foreign.Marshal.Array (allocaArray)
 import Foreign.Ptr (Ptr)
 import Foreign.Storable (peekElemOff)
+import GHC.Foreign (withCStringLen)
 import qualified GHC.IO.Device as Device
+import GHC.IO.Encoding (getFileSystemEncoding)
 import GHC.IO.Exception (IOException (ioe_errno))
 import GHC.IO.Handle.FD (fdToHandle')
 import Network.Socket
@@ -114,6 +118,14 @@ bind s addr = withAddress addr $ \p n -> do
   where
     loc = "Weft.Socket.bind: " <> show addr
     Errno inUse = eADDRINUSE
+
+-- | The address of a Unix socket by its path: in 'SockAddrUnix' each character is a byte, of which @network@ takes the low
+-- eight bits, and paths have the encoding of the file system. A zero byte at the beginning makes an abstract name
+-- (unix(7)).
+unixAddress :: FilePath -> IO SockAddr
+unixAddress path = do
+  encoding <- getFileSystemEncoding
+  SockAddrUnix <$> withCStringLen encoding path peekCAStringLen
 
 -- | Accept connections from now on. The number is how many may wait to be accepted (listen(2)).
 listen :: Socket -> Int -> IO ()

@@ -18,7 +18,7 @@ import Foreign.C.Error (eCONNREFUSED, eCONNRESET)
 import Harness
 import NameServer
 import Network.Socket (Family (..), SockAddr (..), SocketOption (..), SocketType (..), tupleToHostAddress, tupleToHostAddress6)
-import System.Directory (getTemporaryDirectory, removeFile)
+import System.Directory (getTemporaryDirectory, removeFile, renameFile)
 import System.FilePath ((</>))
 import System.Posix.Process (getProcessID)
 import Test.Tasty
@@ -330,6 +330,21 @@ unix =
       soon <- soonEnough
       e <- try (dial defaultDialOptions soon (UnixPath "/nonexistent/socket"))
       either (\x -> assertBool (show x) ("/nonexistent/socket" `isInfixOf` show (x :: DialError))) (const (assertFailure "connected")) e,
+    testCase "a path is encoded as those of files are" . atPathOf "weft-dial-\228\9731-" $ \path l -> do
+      soon <- soonEnough
+      withConnection defaultDialOptions soon (UnixPath path) $ \c -> do
+        (s, _) <- S.accept l
+        connSendBytes c soon (B8.pack "x")
+        connReceive (socketConnection s (SockAddrUnix "")) soon 10 >>= (@?= B8.pack "x")
+        S.close s,
+    testCase "a path that no socket has is an error of the address" . forM_ [replicate 109 'x', "", "a\0b"] $ \path -> do
+      soon <- soonEnough
+      forM_ [UnixPath path, At (SockAddrUnix path)] $ \destination -> do
+        e <- try (dial defaultDialOptions soon destination)
+        case e of
+          Left (NoneConnected _ [(_, Refused _)]) -> pure ()
+          Left other -> assertFailure (show other)
+          Right _ -> assertFailure "connected",
     testCase "a full backlog is waited for, until the deadline" . atPath $ \path l -> do
       fillers <- fill path []
       late <- deadlineIn (milliseconds 30)
@@ -346,12 +361,16 @@ unix =
       mapM_ S.close (s : c : fillers)
   ]
   where
-    atPath act = do
+    atPath = atPathOf "weft-dial-"
+    atPathOf prefix act = do
       folder <- getTemporaryDirectory
       pid <- getProcessID
-      let path = folder </> ("weft-dial-" <> show pid)
+      let path = folder </> (prefix <> show pid)
+          bound = folder </> ("weft-bound-" <> show pid)
       bracket (S.socket AF_UNIX Stream 0) (\s -> S.close s >> removeFile path) $ \s -> do
-        S.bind s (SockAddrUnix path)
+        S.bind s (SockAddrUnix bound)
+        -- As a file, since its name may need an encoding.
+        renameFile bound path
         S.listen s 1
         act path s
     fill path found = do

@@ -39,6 +39,7 @@ tests =
       testCase "old resources are destroyed" old,
       testCase "another capability's is taken before a new one is made" borrowing,
       testCase "the end of a pool" closing,
+      testCase "a resource that cannot be destroyed keeps no other one" undestroyed,
       testCase "a storm of exceptions loses nothing" storm
     ]
 
@@ -274,6 +275,21 @@ borrowing = do
       either (throwIO :: SomeException -> IO ()) (@?= 0) r
     counts <- poolCounts pool
     (countReused counts + countBorrowed counts, countCreated counts) @?= (n - 1, 1)
+  clean w
+
+undestroyed :: Assertion
+undestroyed = do
+  w <- newWorld
+  n <- getNumCapabilities
+  let destroy i = poolDestroy (settings w) i >> throwIO (ErrorCall "no")
+  r <- try . withPool (settings w) {poolDestroy = destroy} $ \pool -> do
+    -- One for each capability: all are in use before the first is given back.
+    entered <- newMVar (0 :: Int)
+    withScope $ \scope -> forM_ [0 .. n - 1] $ \c -> forkOn c scope . withResource pool noDeadline $ \_ -> do
+      modifyMVar_ entered (pure . (+ 1))
+      eventually "all are in use" ((== n) <$> readMVar entered)
+  r @?= Left (ErrorCall "no")
+  count w Gone >>= (@?= n)
   clean w
 
 closing :: Assertion

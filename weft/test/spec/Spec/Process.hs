@@ -221,6 +221,8 @@ starts =
       refused "too long" e2BIG (Just "true") (program "true" (replicate 100 (replicate 100000 'x')))
       refused "no such folder" eNOENT (Just "/no/such") (program "true" []) {programFolder = Just "/no/such"}
       refused "not open" eBADF (Just "true") (program "true" []) {programInput = Copy 1000000}
+      forM_ [-1, -2, -3, minBound] $ \n -> refused "no descriptor" eBADF (Just "true") (program "true" []) {programErrors = Copy n}
+      forM_ ["", "A=B", "="] $ \name -> refused "no variable" eINVAL (Just "true") (program "true" []) {programEnvironment = Just [("A", ""), (name, "x")]}
       failsWith "a zero" eINVAL (withProcess (program "true" ["a\0b"]) (\_ -> pure ())),
     test "it has the arguments, the environment and the folder that it was given" . inFolder $ \folder -> do
       running (program "printf" ["%s|", "a b", "", "\228", "*"]) >>= (@?= (Exited 0, "a b||\195\164|*|", ""))
@@ -318,6 +320,9 @@ pipes =
       let much = B.concat (replicate 100000 "a line\n")
       readProcess (program "head" ["-n1"]) deadline 100 much >>= (@?= (Exited 0, "a line\n", ""))
       readProcess (program "true" []) deadline 100 much >>= (@?= (Exited 0, "", ""))
+      -- Its input is left to a child of its own, which does not read it.
+      let leaving = (shell "exec 3<&0; sleep 3600 <&3 >/dev/null 2>&1 3<&- & exit 0") {programGroup = True}
+      readProcess leaving deadline 100 much >>= (@?= (Exited 0, "", ""))
       withProcess (piped (program "true" [])) $ \p -> do
         _ <- waitProcess p deadline
         failsWith "nobody reads" ePIPE (forever (connSendBytes (processConnection p) deadline much)),

@@ -219,7 +219,9 @@ withoutQuery =
       look r "[::9]" >>= (@?= [six 9])
       fails "127.0.0.256" BadName (look r "127.0.0.256")
       fails "1::2::3" BadName (look r "1::2::3")
-      fails "::9" BadName (resolveHost r noDeadline OnlyIPv4 "::9"),
+      fails "::9" NoAddress (resolveHost r noDeadline OnlyIPv4 "::9")
+      fails "127.0.0.9" NoAddress (resolveHost r noDeadline OnlyIPv6 "127.0.0.9")
+      forM_ ["::9\0", "::9\0a.test", "127.0.0.9\0"] (\name -> fails name BadName (look r name)),
     testCase "localhost" . quiet $ \r -> do
       look r "localhost" >>= (@?= [six 1, four 1])
       look r "LocalHost." >>= (@?= [six 1, four 1])
@@ -231,16 +233,17 @@ withoutQuery =
     testCase "services" . quiet $ \_ -> do
       resolveService "443" >>= (@?= 443)
       resolveService "0" >>= (@?= 0)
-      forM_ ["65536", "", "no-such-service", "-1", "443x", "00000000080"] (\s -> fails s NoSuchService (resolveService s)),
+      forM_ ["65536", "", "no-such-service", "-1", "443x", "00000000080", " 443", "+443", "443 ", "http\0x"] (\s -> fails s NoSuchService (resolveService s)),
     testCase "the file of hosts" $ do
       folder <- getTemporaryDirectory
       bracket (openBinaryTempFile folder "weft-hosts") (removeFile . fst) $ \(path, h) -> do
-        B8.hPut h (B8.pack "# comment\n127.0.0.5\tone.test One two # three\n\n::5 one.test\nnonsense bad.test\n127.0.0.6 two\r\n")
+        B8.hPut h (B8.pack "# comment\n127.0.0.5\tone.test One two # three\n\n::5 one.test\nnonsense bad.test\n127.0.0.6 two\r\n127.0.0.7 Whole.test.\n")
         hClose h
         with (const [Code 3]) (\s -> s {resolverHosts = Just path}) $ \server r -> do
           look r "ONE.test" >>= (@?= [four 5, six 5])
           look r "two" >>= (@?= [four 5, four 6])
           resolveHost r noDeadline OnlyIPv6 "one.test." >>= (@?= [six 5])
+          forM_ ["whole.test", "whole.test."] (\name -> look r name >>= (@?= [four 7]))
           questions server >>= (@?= [])
           fails "bad.test" NoSuchName (look r "bad.test")
           fails "three" NoSuchName (look r "three"),

@@ -75,7 +75,13 @@ tests =
         r @?= Left (Own 3),
       test "an owner that cannot be interrupted learns of a failure" $ do
         r <- try (uninterruptibleMask_ (withScope (\scope -> void (fork scope (throwIO (Own 4) :: IO ())))))
-        r @?= Left (Own 4),
+        r @?= Left (Own 4)
+        let failing = throwIO (Own 4) :: IO ()
+            uninterrupted act = start (try (uninterruptibleMask_ act)) >>= result "the scope" >>= (@?= Left (Own 4))
+        uninterrupted (withScope (\scope -> fork scope failing >>= await))
+        uninterrupted (void (concurrently failing (pure ())))
+        replicateM_ (times 100) (uninterrupted (void (race failing (sleep (seconds 3600)))))
+        replicateM_ (times 100) (uninterrupted (void (race (sleep (seconds 3600)) failing))),
       test "no exception is lost: the first is thrown, later ones go to the handler" . keepingHandler $ do
         begun <- newEmptyMVar
         (r, others) <- uncaught . try . withScope $ \scope -> do

@@ -98,10 +98,11 @@ listenOn mode takenByIPv4 wanted = do
     -- Under the lock no other server finds the file before the socket listens: it would take it for one that was left,
     -- and remove it.
     ListenUnix path -> withFolderLock (takeDirectory path) $ do
-      clearPath path
+      address <- unixAddress path
+      clearPath path address
       sock <- socket AF_UNIX Stream defaultProtocol
       (`onException` close sock) $ do
-        bind sock (SockAddrUnix path)
+        bind sock address
         -- Clients are refused until the socket listens, so none connects before it has its permissions. The umask,
         -- by which bind(2) could set them, is that of all threads.
         setFileMode path mode
@@ -148,13 +149,13 @@ resolved host port = case host of
 
 -- | Remove the socket file of a server that does not run any more. Only the answer that nothing listens shows that: a
 -- server whose queue is full or that has another type of socket answers by other errors (unix(7)).
-clearPath :: FilePath -> IO ()
-clearPath path = do
+clearPath :: FilePath -> SockAddr -> IO ()
+clearPath path address = do
   there <- doesPathExist path
   when there $ do
     status <- getSymbolicLinkStatus path
     unless (isSocket status) (fault "a file of that name exists and is not a socket")
-    answered <- try (bracket (socket AF_UNIX Stream defaultProtocol) close (`connect` SockAddrUnix path))
+    answered <- try (bracket (socket AF_UNIX Stream defaultProtocol) close (`connect` address))
     case answered of
       Right () -> fault "another server is listening there"
       Left e

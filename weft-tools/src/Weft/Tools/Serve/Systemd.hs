@@ -65,7 +65,7 @@ notify notice = do
     void (try (deliver path text) :: IO (Either IOException ()))
   where
     deliver path text = bracket (socket AF_UNIX Datagram defaultProtocol) close $ \sock -> do
-      connect sock (SockAddrUnix (abstract path))
+      unixAddress (abstract path) >>= connect sock
       sendAll sock text
     -- unix(7): the name of an abstract socket begins with a zero byte.
     abstract path = case path of
