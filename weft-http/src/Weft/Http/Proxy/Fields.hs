@@ -6,6 +6,7 @@ module Weft.Http.Proxy.Fields
   ( -- * Requests
     forwardedFields,
     askedUpgrades,
+    askedTrailers,
 
     -- * Responses
     endToEnd,
@@ -79,6 +80,11 @@ askedUpgrades request
       Wai.KnownLength 0 -> True
       _ -> False
     isHttp protocol = C.takeWhile (/= '/') protocol `elem` ["h2c", "h2", "h3", "http", "tls"]
+
+-- | That the client takes trailers (RFC 9110, 10.1.4), which servers of gRPC want to hear, if it says so. For a server of
+-- HTTP\/2: over HTTP\/1.1, it concerns one connection.
+askedTrailers :: Wai.Request -> [Header]
+askedTrailers request = [(hTE, "trailers") | "trailers" `elem` members hTE (Wai.requestHeaders request)]
 
 upgradeFields :: [ByteString] -> [Header]
 upgradeFields [] = []
