@@ -1,7 +1,7 @@
 {-# LANGUAGE OverloadedStrings #-}
 
--- | A client's connection in a test: requests and a server's bytes go in, actions and frames come out. Frames are those of
--- "Bytes", with its format of header blocks.
+-- | A client's connection in a test: requests and a server's bytes go in, actions and frames come out. Frames are those
+-- of "Bytes", with its format of header blocks.
 module Client
   ( Run (..),
     begun,

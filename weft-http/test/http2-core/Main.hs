@@ -1,5 +1,6 @@
 -- | The suite @http2-core@: the pure core of HTTP\/2 connections, by rules of RFC 9113, 9218 and 8441, and by random
--- sequences of frames and events under a model of a client; and that of a client's connections. @WEFT_HTTP2_SEQUENCES@ is the number of sequences (10,000).
+-- sequences of frames and events under a model of a client; and that of a client's connections. @WEFT_HTTP2_SEQUENCES@
+-- is the number of sequences (10,000).
 module Main
   ( main,
   )

@@ -1,15 +1,17 @@
 -- |
--- A connection of an HTTP\/2 client as a pure value: RFC 9113. 'begin' begins a stream; 'step' takes what happens, with the
--- time, and says what has to be done; 'takeFrames' says what to send next. It decides the states of streams, flow control
--- in both directions, what the server may cause, and errors. It keeps no bytes of bodies: their owner keeps them, and is
--- told how many of them to send. The client's preface is the owner's to send, before the first frames.
+-- A connection of an HTTP\/2 client as a pure value: RFC 9113. 'begin' begins a stream; 'step' takes what happens,
+-- with the time, and says what has to be done; 'takeFrames' says what to send next. It decides the states of streams,
+-- flow control in both directions, what the server may cause, and errors. It keeps no bytes of bodies: their owner
+-- keeps them, and is told how many of them to send. The client's preface is the owner's to send, before the first
+-- frames.
 --
--- What a server can make it hold is bounded: a frame, a header block, frames that wait to be sent, and of each response as
--- much as its window. The connection's window is that of all streams together, so a response that is not read stops no
--- other one.
+-- What a server can make it hold is bounded: a frame, a header block, frames that wait to be sent, and of each response
+-- as much as its window. The connection's window is that of all streams together, so a response that is not read stops
+-- no other one.
 --
--- One thread at a time uses a 'Core'. The work of a step is in proportion to the bytes and frames that it is given, times
--- the logarithm of the number of streams; SETTINGS that change the window, and GOAWAY, take the number of streams.
+-- One thread at a time uses a 'Core'. The work of a step is in proportion to the bytes and frames that it is given,
+-- times the logarithm of the number of streams; SETTINGS that change the window, and GOAWAY, take the number of
+-- streams.
 module Weft.Http2.Client
   ( -- * Connections
     Core,
@@ -91,9 +93,9 @@ newCore config0 t decode =
 connectionWindow :: Config -> Int
 connectionWindow config = min maxWindow (configStreams config * configWindow config)
 
--- | Begin a stream at a time that is not before the last one's, if another one is allowed. Arguments: whether the request is
--- HEAD, its fields, and whether they are all of it. What is queued has to be sent soon: with too much that waits, no stream
--- begins.
+-- | Begin a stream at a time that is not before the last one's, if another one is allowed. Arguments: whether the
+-- request is HEAD, its fields, and whether they are all of it. What is queued has to be sent soon: with too much that
+-- waits, no stream begins.
 begin :: Instant -> Bool -> [Field] -> Bool -> Core -> Maybe (StreamId, Core)
 begin t isHead fields final core
   | coreOpen core >= streamsAllowed core || 2 * coreQueued core > configQueue (coreConfig core) = Nothing
@@ -137,8 +139,8 @@ step t input core
       Received bytes -> receive bytes
       _ -> owner input
 
--- | What to send now, of all streams: at most that many bytes of data. Frames that are not data come first; the owner sends
--- all of them, in this order, before it asks again.
+-- | What to send now, of all streams: at most that many bytes of data. Frames that are not data come first; the owner
+-- sends all of them, in this order, before it asks again.
 takeFrames :: Instant -> Int -> Core -> ([Frame], [Action], Core)
 takeFrames t most core
   | isEnded core = (reverse (coreQueue core), [], core {coreQueue = []})

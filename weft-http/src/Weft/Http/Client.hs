@@ -1,5 +1,6 @@
 -- |
--- A client of HTTP\/1.1 and, if asked for ('clientProtocol'), HTTP\/2, on the connections, deadlines and pools of @weft@.
+-- A client of HTTP\/1.1 and, if asked for ('clientProtocol'), HTTP\/2, on the connections, deadlines and pools of
+-- @weft@.
 --
 -- > withClient defaultClientSettings $ \client -> do
 -- >   soon <- deadlineIn (seconds 10)
@@ -19,15 +20,16 @@
 -- 4. /Every phase has a time limit/ ('ClientSettings'), and the deadline of the request holds for all.
 -- 5. /An interrupted request leaves nothing/: its connection is closed, and its thread, if the body is long, has ended.
 --
--- Over HTTP\/2 requests share a connection, up to the limit that the server and 'clientMostStreams' set, before another one
--- is made. For the numbers above:
+-- Over HTTP\/2 requests share a connection, up to the limit that the server and 'clientMostStreams' set, before another
+-- one is made. For the numbers above:
 --
 -- 1. A response that breaks a rule of RFC 9113 fails, and if the rule is the connection's, so do all others on it.
--- 2. Of each response, no more than 'clientStreamWindow' is held before it is read; one that is not read stops no other one.
--- 3. A request is sent again besides if the server has said that it has not acted on it (REFUSED_STREAM, GOAWAY; RFC 9113,
---    8.7), whatever its method, if its body is not a stream: five times at most.
--- 4. A server that takes nothing for 'clientSendTime' loses the connection. After a request was given up for which nothing
---    at all has come for five seconds, the connection gets no further ones.
+-- 2. Of each response, no more than 'clientStreamWindow' is held before it is read; one that is not read stops no
+--    other one.
+-- 3. A request is sent again besides if the server has said that it has not acted on it (REFUSED_STREAM, GOAWAY; RFC
+--    9113, 8.7), whatever its method, if its body is not a stream: five times at most.
+-- 4. A server that takes nothing for 'clientSendTime' loses the connection. After a request was given up for which
+--    nothing at all has come for five seconds, the connection gets no further ones.
 -- 5. The stream of an interrupted request is reset. The connection goes on.
 --
 -- Redirects are not followed, bodies are not decompressed, and cookies are not kept.
@@ -114,7 +116,8 @@ data Client = Client
     clientScope :: !Scope,
     -- | An entry is added by the first request for a server, and removed by the pool's thread. Read by each request.
     clientPools :: !(IORef (Map Server Entry)),
-    -- | The connections of HTTP\/2. An entry is added by the first request for a server, and removed when it has none left.
+    -- | The connections of HTTP\/2. An entry is added by the first request for a server, and removed when it has none
+    -- left.
     clientShared :: !(IORef (Map (Server, ClientProtocol) (Places Http2Connection))),
     -- | Servers that have chosen HTTP\/1.1 where HTTP\/2 was preferred, and until when that is remembered.
     clientOlder :: !(IORef (Map Server Instant))
@@ -123,9 +126,9 @@ data Client = Client
 -- | Scheme, host, port and Unix socket, and whether each connection is for one request.
 type Server = (Bool, String, String, Maybe FilePath, Bool)
 
--- | The pool of a server, and what to wait for until there is one. Both are filled by the pool's thread, the second with
--- 'Nothing' if it ends before. Requests read the first: 'readMVar' locks, and so moves a cache line to each capability
--- that calls it.
+-- | The pool of a server, and what to wait for until there is one. Both are filled by the pool's thread, the second
+-- with 'Nothing' if it ends before. Requests read the first: 'readMVar' locks, and so moves a cache line to each
+-- capability that calls it.
 data Entry = Entry
   { entryPool :: !(IORef (Maybe (Pool HttpConnection))),
     entryBegun :: !(MVar (Maybe (Pool HttpConnection)))
@@ -145,20 +148,21 @@ withClient settings act = do
   where
     -- The authorities are loaded for the first connection that needs them.
     connecting trust offers limit url
-      | urlSecure url, Nothing <- clientConnect settings = do
+      | urlSecure url,
+        Nothing <- clientConnect settings = do
         known <- modifyMVar trust $ \before -> do
           now' <- maybe (loadTrust (tlsTrust (clientTls settings))) pure before
           pure (Just now', now')
         connectOffering offers settings {clientTls = (clientTls settings) {tlsTrust = known}} limit url
       | otherwise = connectOffering offers settings limit url
 
--- | The client, as one that speaks these versions of HTTP: with the same limits and, as far as they are of use to both, the
--- same connections.
+-- | The client, as one that speaks these versions of HTTP: with the same limits and, as far as they are of use to both,
+-- the same connections.
 speaking :: ClientProtocol -> Client -> Client
 speaking protocol client = client {clientSettings = (clientSettings client) {clientProtocol = protocol}}
 
--- | Connect to a URL's server for HTTP\/1.1, before the deadline and within 'clientConnectTime', with TLS for @https@. Throws
--- 'DialError' and 'IOError'.
+-- | Connect to a URL's server for HTTP\/1.1, before the deadline and within 'clientConnectTime', with TLS for @https@.
+-- Throws 'DialError' and 'IOError'.
 connectUrl :: ClientSettings -> Instant -> Url -> IO Connection
 connectUrl = connectOffering [http1Name]
 
@@ -224,8 +228,8 @@ request client due r = withResponse client due r $ \response -> do
 withResponse :: Client -> Instant -> Request -> (Response -> IO a) -> IO a
 withResponse client = withResponseAfter client B.empty
 
--- | 'withResponse' behind some bytes that are not of HTTP, such as a header of the PROXY protocol: the connection begins
--- with them, and is for this request alone. Over TLS the server gets them within the session, not before it.
+-- | 'withResponse' behind some bytes that are not of HTTP, such as a header of the PROXY protocol: the connection
+-- begins with them, and is for this request alone. Over TLS the server gets them within the session, not before it.
 withResponseAfter :: Client -> ByteString -> Instant -> Request -> (Response -> IO a) -> IO a
 withResponseAfter client prefix due r act = speaksHttp2 client (requestUrl r) >>= \speaks -> if speaks then overHttp2 else overHttp1
   where
@@ -276,7 +280,8 @@ isAtHand body = case body of
   StreamBody _ _ -> False
   TrailedBody {} -> False
 
--- | How far a request has come: its response has begun; it speaks another protocol, and its connection has left the pool.
+-- | How far a request has come: its response has begun; it speaks another protocol, and its connection has left the
+-- pool.
 data Stage = Asked | Begun | Detached
   deriving (Eq)
 
@@ -386,7 +391,7 @@ withResponseShared client due r act = case listRequest r of
           begun <- newIORef False
           again <- newIORef False
           result <- try $ do
-            (> 0) <$> http2Served h >>= writeIORef again
+            http2Served h >>= writeIORef again . (> 0)
             exchangeHttp2 settings h due r listed (\response -> writeIORef begun True >> restore (act response))
           leavePlace places number
           case result of

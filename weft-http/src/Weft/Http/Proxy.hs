@@ -1,8 +1,8 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- A reverse proxy as a WAI application: it passes requests on to one of several servers of HTTP\/1.1 or HTTP\/2, over kept
--- connections ("Weft.Http.Client"), and their responses back.
+-- A reverse proxy as a WAI application: it passes requests on to one of several servers of HTTP\/1.1 or HTTP\/2, over
+-- kept connections ("Weft.Http.Client"), and their responses back.
 --
 -- > servers <- either fail pure (mapM parseUrl ["http://127.0.0.1:3000", "http://127.0.0.1:3001"])
 -- > withProxy defaultProxySettings servers (run 8080)
@@ -13,21 +13,23 @@
 --   over, all are asked.
 -- * /Repetition./ If a server cannot be connected to, another one is asked, whatever the method: it got nothing. If it
 --   ends the connection without an answer, another one is asked only if the method is idempotent and the body is at
---   hand (RFC 9110, 9.2.2); if it says by HTTP\/2 that it has not acted on the request, only if the body is at hand. Each server is asked once at most.
+--   hand (RFC 9110, 9.2.2); if it says by HTTP\/2 that it has not acted on the request, only if the body is at hand.
+--   Each server is asked once at most.
 -- * /Bodies/ are passed on in pieces as they come, in both directions; a server is read from as fast as the client
 --   takes them. A request's body of at most 64 KiB with a length is read before the server is asked. A response whose
 --   body has come with its head is sent as one, when the connection to the server is free again.
--- * /Trailers/ are passed on to clients and to servers of HTTP\/2 (RFC 9113, 8.1), so that calls of gRPC go through. If a
---   client resets its stream, so does the proxy at the server; if the server does, the response to the client breaks off.
--- * /Upgrades/ (WebSockets) are passed on for requests of HTTP\/1.1 without a body, if a server of HTTP\/1.1 answers 101 and names
---   a protocol that was asked for. Then bytes are passed on in both directions; when the client ends its direction, so
---   does the proxy, and when the server does, the connection ends. It also ends when both are silent for the client's
---   timeout ('Weft.Http.setTimeout'). Upgrades to HTTP\/2 and TLS are not passed on.
+-- * /Trailers/ are passed on to clients and to servers of HTTP\/2 (RFC 9113, 8.1), so that calls of gRPC go through. If
+--   a client resets its stream, so does the proxy at the server; if the server does, the response to the client breaks
+--   off.
+-- * /Upgrades/ (WebSockets) are passed on for requests of HTTP\/1.1 without a body, if a server of HTTP\/1.1 answers
+--   101 and names a protocol that was asked for. Then bytes are passed on in both directions; when the client ends its
+--   direction, so does the proxy, and when the server does, the connection ends. It also ends when both are silent for
+--   the client's timeout ('Weft.Http.setTimeout'). Upgrades to HTTP\/2 and TLS are not passed on.
 -- * /Fields./ Those that concern one connection (RFC 9110, 7.6.1), those that @Connection@ names and @Expect@ are
 --   dropped. The fields @X-Forwarded-For@, @X-Forwarded-Host@, @X-Forwarded-Proto@ and @Via@ are set; what the client
 --   sent of the first three and of @Forwarded@ is dropped, since anybody can send it. @Host@ is the client's.
--- * /Errors./ 502 if there is no response that can be relied on, 503 if no connection to the server is free in time or it refuses the request,
---   504 if a time limit passes. If a response breaks off, so does that of the proxy.
+-- * /Errors./ 502 if there is no response that can be relied on, 503 if no connection to the server is free in time
+--   or it refuses the request, 504 if a time limit passes. If a response breaks off, so does that of the proxy.
 --
 -- Any thread may use the application. Interim responses of the server are dropped.
 --
@@ -83,8 +85,8 @@ data ProxySettings = ProxySettings
     -- | How each server is checked, if at all.
     proxyCheck :: !(Maybe HealthCheck),
     -- | Whether servers are told the address of the client by a header of the PROXY protocol, and which. Each request
-    -- then has a connection of its own. Not for @https@: there the header would have to come before the handshake; nor for
-    -- HTTP\/2.
+    -- then has a connection of its own. Not for @https@: there the header would have to come before the handshake; nor
+    -- for HTTP\/2.
     proxyHeader :: !(Maybe ProxyHeader),
     -- | Called for each failure of a server, with its URL. By the request's thread, which ignores its exceptions.
     proxyOnFailure :: Url -> ClientError -> IO (),
@@ -122,8 +124,8 @@ withProxy :: ProxySettings -> [Url] -> (Wai.Application -> IO a) -> IO a
 withProxy settings urls act = withClient (proxyClient settings) $ \client ->
   bracket (openProxy settings client [(clientProtocol (proxyClient settings), url) | url <- urls]) closeProxy (act . proxyApplication)
 
--- | A proxy for these servers, with what each speaks, over the connections of a client: several can share one. 'proxyClient' has a meaning for
--- upgrades only. One without checks need not be closed.
+-- | A proxy for these servers, with what each speaks, over the connections of a client: several can share one.
+-- 'proxyClient' has a meaning for upgrades only. One without checks need not be closed.
 openProxy :: ProxySettings -> Client -> [(ClientProtocol, Url)] -> IO Proxy
 openProxy settings client servers = do
   upstreams <- mapM (uncurry newUpstream) servers
@@ -226,7 +228,8 @@ checking settings client upstreams check = mask_ $ do
     pure (thread, ended)
   pure (mapM_ (killThread . fst) ends >> mapM_ (readMVar . snd) ends)
 
--- | Run an action whose failure concerns nobody else: a function that is told of something, a check that cannot be made.
+-- | Run an action whose failure concerns nobody else: a function that is told of something, a check that cannot be
+-- made.
 alone :: IO () -> IO ()
 alone act =
   act `catch` \e -> case fromException e of

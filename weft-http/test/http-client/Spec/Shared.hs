@@ -1,8 +1,8 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- HTTP\/2: many requests on one connection, to Weft's server, to nginx, and to scripted peers that break rules, go away, or
--- take nothing.
+-- HTTP\/2: many requests on one connection, to Weft's server, to nginx, and to scripted peers that break rules, go
+-- away, or take nothing.
 module Spec.Shared (tests) where
 
 import Control.Concurrent
@@ -176,7 +176,7 @@ sharing =
         sizes @?= replicate 20 10485760
         drained slow `gives` 10485760
       connections client >>= (@?= [(1, 1)]),
-    testCase "requests that are interrupted, or late, leave no stream and no thread; the connection goes on" $ do
+    testCase "requests that are interrupted, or late, leave no stream and no descriptor; the connection goes on" $ do
       running <- newIORef (0 :: Int)
       let counted q respond = bracket_ (count 1) (count (-1)) (echo q respond)
           count n = atomicModifyIORef' running (\k -> (k + n, ()))
@@ -282,7 +282,7 @@ repeating =
       withPeer script $ \port -> withClient settings2 $ \client -> do
         due <- soon
         done <- newEmptyMVar
-        _ <- forkIO (answerBody <$> request client due (getRequest (url port "/")) >>= putMVar done)
+        _ <- forkIO (request client due (getRequest (url port "/")) >>= putMVar done . answerBody)
         within (takeMVar first)
         found <- answerBody <$> request client due (Request "POST" (url port "/") [] (BytesBody "x"))
         found @?= "hi"

@@ -138,8 +138,8 @@ inputs n =
 
 -- The model --------------------------------------------------------------------------
 
--- | A connection; what is known of its streams; the server's window for the connection, and the first one of a stream; what
--- it has sent of a frame.
+-- | A connection; what is known of its streams; the server's window for the connection, and the first one of a stream;
+-- what it has sent of a frame.
 data Model = Model Run (IntMap.IntMap Known) Int Int ByteString
 
 -- | What the server allows, what is unread of the response, and how far both are.

@@ -13,6 +13,7 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as B8
 import qualified Data.CaseInsensitive.Unsafe as CI (unsafeMk)
+import Data.Char (isDigit)
 import Network.HTTP.Types (ResponseHeaders)
 import Weft.Http2.Request (contentLength, readTrailers)
 
@@ -44,5 +45,5 @@ readResponse fields = do
 -- | Three digits (RFC 9110, 15).
 statusCode :: ByteString -> Maybe Int
 statusCode value
-  | B.length value == 3, B8.all (\c -> c >= '0' && c <= '9') value, Just (code, _) <- B8.readInt value, code >= 100 = Just code
+  | B.length value == 3, B8.all isDigit value, Just (code, _) <- B8.readInt value, code >= 100 = Just code
   | otherwise = Nothing

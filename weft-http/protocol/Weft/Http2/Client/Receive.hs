@@ -40,7 +40,8 @@ receive bytes = do
       | B.length buffer < wanted = keep [B.copy buffer | not (B.null buffer)] (B.length buffer) wanted
       | otherwise = whole (B.unsafeTake wanted buffer) >> loop (B.unsafeDrop wanted buffer)
       where
-        -- Of a frame whose header has not come, the header; of one that is too long also, since that is an error already.
+        -- Of a frame whose header has not come, the header; of one that is too long also, since that is an error
+        -- already.
         wanted = case parseFrameHeader buffer of
           Just header | frameLength header <= mostPayload -> frameHeaderSize + frameLength header
           _ -> frameHeaderSize
@@ -94,8 +95,8 @@ handle header payload = do
 payEmpty :: Step ()
 payEmpty = pay configEmptyFrames chargeEmpty (\b c -> c {chargeEmpty = b}) "frames that carry nothing"
 
--- | What the server sends on a stream that is not open (section 5.1). A frame may have been under way when this side ended
--- the stream; the flag says that it ends the server's.
+-- | What the server sends on a stream that is not open (section 5.1). A frame may have been under way when this side
+-- ended the stream; the flag says that it ends the server's.
 notOpen :: StreamId -> Bool -> String -> Step ()
 notOpen n final what = do
   ended <- gets coreEnded

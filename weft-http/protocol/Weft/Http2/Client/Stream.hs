@@ -109,8 +109,8 @@ creditStream n size = do
 
 -- Sending ----------------------------------------------------------------------------
 
--- | Give a stream a turn among those that can send, or take it away, after a change of its state. An end behind which there
--- is nothing is queued at once, since it needs no window.
+-- | Give a stream a turn among those that can send, or take it away, after a change of its state. An end behind which
+-- there is nothing is queued at once, since it needs no window.
 refresh :: StreamId -> Step ()
 refresh n = do
   known <- gets (IntMap.lookup n . coreStreams)
@@ -154,8 +154,8 @@ owner input = case input of
         Sending offered end -> f offered end
         Sent -> pure ()
 
--- | Take what can be sent now: first all other frames, then data of at most that many bytes, as the windows allow, of all
--- streams in turn.
+-- | Take what can be sent now: first all other frames, then data of at most that many bytes, as the windows allow, of
+-- all streams in turn.
 takeFrames :: Int -> Step [Frame]
 takeFrames most = do
   queued <- gets coreQueue

@@ -1,6 +1,6 @@
 -- |
--- The vocabulary of "Weft.Http2.Client": its configuration, what goes in, what comes out, and the state of a connection.
--- Pure.
+-- The vocabulary of "Weft.Http2.Client": its configuration, what goes in, what comes out, and the state of a
+-- connection. Pure.
 module Weft.Http2.Client.Types
   ( -- * Configuration
     Config (..),
@@ -47,8 +47,8 @@ import Weft.Http2.Core.Ended (Ended)
 import Weft.Http2.Core.Types (Decode, Field, Frame (..), StreamId)
 import Weft.Http2.Frame (ErrorCode (..))
 
--- | The limits on a connection, and on what its server may cause. Sizes are in bytes. A server that exceeds a limit on the
--- connection ends it.
+-- | The limits on a connection, and on what its server may cause. Sizes are in bytes. A server that exceeds a limit on
+-- the connection ends it.
 data Config = Config
   { -- | Concurrent streams, if the server allows as many.
     configStreams :: !Int,
@@ -169,8 +169,8 @@ data Core = Core
     coreWindow :: !Int,
     coreInitial :: !Int,
     coreFrameSize :: !Int,
-    -- | The receive window: what the server may still send; what was received and not consumed; what was consumed and not
-    -- returned. Together they are constant.
+    -- | The receive window: what the server may still send; what was received and not consumed; what was consumed and
+    -- not returned. Together they are constant.
     coreRoom :: !Int,
     coreUnread :: !Int,
     coreOwed :: !Int,

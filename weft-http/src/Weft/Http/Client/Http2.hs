@@ -3,16 +3,16 @@
 -- |
 -- A connection of HTTP\/2 that many requests share, as a client. Below "Weft.Http.Client".
 --
--- * /The receiving thread/ ('runHttp2') receives, gives the bytes and the time to the core ("Weft.Http2.Client"), and hands
---   over what comes to the streams. It never sends, so it goes on while a send waits for the server.
--- * /The sending thread/ gathers what all requests have handed over, and sends it by one call. It alone uses the compression
---   of header blocks. (A request's own thread does not send: if it were interrupted, half a frame would end the connection
---   for all others.)
+-- * /The receiving thread/ ('runHttp2') receives, gives the bytes and the time to the core ("Weft.Http2.Client"), and
+--   hands over what comes to the streams. It never sends, so it goes on while a send waits for the server.
+-- * /The sending thread/ gathers what all requests have handed over, and sends it by one call. It alone uses the
+--   compression of header blocks. (A request's own thread does not send: if it were interrupted, half a frame would end
+--   the connection for all others.)
 -- * /The threads of requests/ hand over what they have ('perform'), and wait for what comes.
 -- * /The turn/ ('h2Turn') is to use the core and the table of streams, for one step that does not wait.
 --
--- When a request ends, for whatever reason, its thread takes its stream out of the table ('leave'), and the core resets it
--- if it is not over. When the connection ends, the receiving thread tells all streams, and closes it.
+-- When a request ends, for whatever reason, its thread takes its stream out of the table ('leave'), and the core resets
+-- it if it is not over. When the connection ends, the receiving thread tells all streams, and closes it.
 module Weft.Http.Client.Http2
   ( -- * Connections
     Http2Connection,
@@ -31,13 +31,13 @@ import Control.Monad
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.CaseInsensitive as CI
+import qualified Data.CaseInsensitive.Unsafe as CI (unsafeMk)
 import Data.Foldable (toList)
 import Data.IORef
 import qualified Data.IntMap.Strict as IntMap
 import Data.Maybe (fromMaybe, isJust, isNothing)
 import Data.Sequence (Seq, ViewL (..), ViewR (..), viewl, viewr, (<|), (|>))
 import qualified Data.Sequence as Seq
-import qualified Data.CaseInsensitive.Unsafe as CI (unsafeMk)
 import Network.HTTP.Types (Header)
 import Weft.Core.Time (after)
 import Weft.Duration
@@ -45,7 +45,7 @@ import Weft.Http.Client.Exchange (describe, isReset, largestAtOnce)
 import Weft.Http.Client.Render (Listed (..))
 import Weft.Http.Client.Types
 import Weft.Http2.Client
-import Weft.Http2.Core (Decode, Frame (..), StreamId, mostData)
+import Weft.Http2.Core.Types (Frame (..), StreamId)
 import Weft.Http2.Decoding (decoding)
 import Weft.Http2.Frame
 import Weft.Http2.Hpack.Encoder (Encoder, encodeBlock, limitEncoder, newEncoder)
@@ -79,8 +79,8 @@ data Shared = Shared
     sharedServed :: !Int
   }
 
--- | A connection over which nothing was sent, to be run by 'runHttp2'; and the function that is told how many requests it
--- takes, which must not wait.
+-- | A connection over which nothing was sent, to be run by 'runHttp2'; and the function that is told how many requests
+-- it takes, which must not wait.
 newHttp2Connection :: ClientSettings -> (Int -> IO ()) -> Connection -> IO Http2Connection
 newHttp2Connection settings allowed below = do
   t <- now
@@ -95,7 +95,7 @@ newHttp2Connection settings allowed below = do
           configHeaderList = clientHeadLimit settings,
           configFields = clientFieldLimit settings
         }
-    decoder = decoding (clientHeadLimit settings) :: Decode
+    decoder = decoding (clientHeadLimit settings)
 
 -- | The number of responses that have been received whole.
 http2Served :: Http2Connection -> IO Int
@@ -131,7 +131,7 @@ steps h t inputs shared0 = foldM one shared0 inputs
 
 -- | By who has the turn: do what the core says.
 obey :: Http2Connection -> Shared -> [Action] -> IO Shared
-obey h shared0 = foldM one shared0
+obey h = foldM one
   where
     one shared action = case action of
       Interim n code -> shared <$ on n (\i -> if code == 100 then i {incomingContinue = True} else i)
@@ -163,8 +163,8 @@ data Stream = Stream
     streamIncoming :: !(IORef Incoming),
     -- | Filled when something was added.
     streamCame :: !(MVar ()),
-    -- | Bytes that were offered and not taken for sending, by who has the turn; how many were offered and not sent: added to
-    -- by the thread that offers, subtracted from by the sending thread.
+    -- | Bytes that were offered and not taken for sending, by who has the turn; how many were offered and not sent:
+    -- added to by the thread that offers, subtracted from by the sending thread.
     streamOutgoing :: !(IORef (Seq ByteString)),
     streamUnsent :: !(IORef Int),
     -- | Filled when something was sent, or the stream was lost.
@@ -198,8 +198,8 @@ arriving f s = do
   void (tryPutMVar (streamCame s) ())
   void (tryPutMVar (streamMoved s) ())
 
--- | Bytes of a body came. Small pieces are joined: otherwise a server that sends one byte in each frame would make the client
--- hold a hundred times its window. A copy, so that a small piece does not keep the whole receive buffer alive.
+-- | Bytes of a body came. Small pieces are joined: otherwise a server that sends one byte in each frame would make the
+-- client hold a hundred times its window. A copy, so that a small piece does not keep the whole receive buffer alive.
 delivered :: ByteString -> Incoming -> Incoming
 delivered bytes i = i {incomingPieces = pieces, incomingSize = incomingSize i + B.length bytes}
   where
@@ -246,14 +246,15 @@ runHttp2 h = mask $ \restore -> do
       t <- now
       withTurn h (\shared -> pure (shared, IntMap.null (sharedStreams shared) && after idle (sharedSince shared) <= t))
     ended :: Either IOException () -> IO ()
-    ended outcome = uninterruptibleMask_ $ do
-      t <- now
-      withTurn h $ \shared -> do
-        -- No further streams.
-        shared' <- steps h t [Break NoError "the connection has ended"] shared {sharedStreams = IntMap.empty}
-        mapM_ (arriving (lostBy (broken outcome))) (IntMap.elems (sharedStreams shared))
-        pure (shared' {sharedStreams = sharedStreams shared}, ())
-      either (const (connAbort below)) (const (connClose below)) outcome
+    ended outcome = do
+      uninterruptibleMask_ $ do
+        t <- now
+        withTurn h $ \shared -> do
+          -- No further streams.
+          shared' <- steps h t [Break NoError "the connection has ended"] shared {sharedStreams = IntMap.empty}
+          mapM_ (arriving (lostBy (broken outcome))) (IntMap.elems (sharedStreams shared))
+          pure (shared' {sharedStreams = sharedStreams shared}, ())
+      either (const (connAbort below)) (const (connClose below)) outcome `onException` connAbort below
     broken outcome begun = case outcome of
       Left e
         | isTimeout e -> TimedOut
@@ -265,8 +266,8 @@ runHttp2 h = mask $ \restore -> do
 
 -- Sending ----------------------------------------------------------------------------
 
--- | Send the preface and what there is, and then whenever somebody rings, until the core has ended. Throws the error of a
--- send.
+-- | Send the preface and what there is, and then whenever somebody rings, until the core has ended. Throws the error of
+-- a send.
 sending :: Http2Connection -> IO ()
 sending h = do
   encoder <- newIORef (newEncoder 4096)
@@ -276,7 +277,7 @@ sending h = do
       takeMVar (h2Ring h)
       t <- now
       (outs, over, more) <- withTurn h $ \shared -> do
-        let (frames, actions, core) = takeFrames t mostData (sharedCore shared)
+        let (frames, actions, core) = takeFrames t mostAtOnce (sharedCore shared)
         outs <- mapM (withBytes (sharedStreams shared)) frames
         shared' <- obey h shared {sharedCore = core} actions
         pure (shared', (outs, isEnded core, hasFrames core))
@@ -293,6 +294,10 @@ sending h = do
       _ -> case span ((<= 4096) . B.length) strings of
         ([], large : rest) -> large : joined rest
         (small, rest) -> B.concat small : joined rest
+
+-- | The bytes of data that are sent by one call: a few records of TLS.
+mostAtOnce :: Int
+mostAtOnce = 49152
 
 -- | A frame to send. Data come with their bytes, their size, and whether they end the request.
 data Out = Plain !Frame | Data !Stream [ByteString] !Int !Bool
@@ -352,9 +357,9 @@ fails run phase = throwIO . ClientError (runName run) phase
 limited :: Run -> (ClientSettings -> Duration) -> IO Instant
 limited run time = min (runDue run) <$> deadlineIn (time (runSettings run))
 
--- | Send a request before the deadline, and run an action on the response, as 'Weft.Http.Client.Exchange.exchange' does.
--- 'Nothing' if the connection takes no further requests, and nothing was sent. Interruptible where it waits; the action
--- runs as the caller does.
+-- | Send a request before the deadline, and run an action on the response, as 'Weft.Http.Client.Exchange.exchange'
+-- does. 'Nothing' if the connection takes no further requests, and nothing was sent. Interruptible where it waits; the
+-- action runs as the caller does.
 exchangeHttp2 :: ClientSettings -> Http2Connection -> Instant -> Request -> Listed -> (Response -> IO a) -> IO (Maybe a)
 exchangeHttp2 settings h due request listed act = mask $ \restore -> do
   t <- now
@@ -498,8 +503,8 @@ awaitIncoming run limit look = go
           came <- within left (takeMVar (streamCame s))
           maybe (pure Nothing) (const go) came
 
--- | The head of the response; 'Nothing' if it has not come before the limit. The action is run if the server asks for the
--- body.
+-- | The head of the response; 'Nothing' if it has not come before the limit. The action is run if the server asks for
+-- the body.
 headBefore :: Run -> Instant -> IO () -> IO (Maybe ResponseHead)
 headBefore run limit continue = awaitIncoming run limit $ \i -> do
   when (incomingContinue i) continue

@@ -2,9 +2,9 @@
 -- Connections that are shared: which one of a server's gets the next request, who waits for a place on one, and when
 -- another connection is made.
 --
--- A connection has as many places as it says ('setPlaces'). A request takes one on the oldest connection that has any. If
--- there is none, it waits in line, and a connection is made, one at a time, as long as there are fewer than allowed. If it
--- cannot be made and there is no other one, all who wait get the error.
+-- A connection has as many places as it says ('setPlaces'). A request takes one on the oldest connection that has any.
+-- If there is none, it waits in line, and a connection is made, one at a time, as long as there are fewer than allowed.
+-- If it cannot be made and there is no other one, all who wait get the error.
 --
 -- Any thread may call these functions.
 module Weft.Http.Client.Places
@@ -41,7 +41,8 @@ import Weft.Timer (within)
 data Places c = Places
   { -- | The most connections.
     placesMost :: !Int,
-    -- | Begins to make a connection, of this number: to be ended by 'connectionMade' or 'connectionFailed'. Must not wait.
+    -- | Begins to make a connection, of this number: to be ended by 'connectionMade' or 'connectionFailed'. Must not
+    -- wait.
     placesConnect :: Int -> IO (),
     placesBooks :: !(IORef (Books c))
   }
@@ -49,8 +50,8 @@ data Places c = Places
 instance Eq (Places c) where
   a == b = placesBooks a == placesBooks b
 
--- | Invariant, outside of a change: while somebody waits, no connection has a place, and one is being made or there are as
--- many as allowed.
+-- | Invariant, outside of a change: while somebody waits, no connection has a place, and one is being made or there are
+-- as many as allowed.
 data Books c = Books
   { -- | The connections, by their numbers.
     booksMembers :: !(Map.Map Int (Member c)),
@@ -110,8 +111,8 @@ granted books = case [m | m@(_, Member _ has used) <- Map.toList (booksMembers b
   (number, Member c has used) : _ -> Just (books {booksMembers = Map.insert number (Member c has (used + 1)) (booksMembers books)}, Placed number c)
   [] -> Nothing
 
--- | Take a place before the deadline; 'Nothing' if it has passed. Interruptible where it waits, and to be called masked: a
--- place has to be left.
+-- | Take a place before the deadline; 'Nothing' if it has passed. Interruptible where it waits, and to be called
+-- masked: a place has to be left.
 takePlace :: Instant -> Places c -> IO (Maybe (Grant c))
 takePlace due places = do
   waiter <- newEmptyMVar
@@ -148,8 +149,8 @@ connectionMade :: Places c -> Int -> c -> IO ()
 connectionMade places number c = change False places $ \books ->
   (books {booksMembers = Map.insert number (Member c 1 0) (booksMembers books)}, ())
 
--- | No connection was made, for a reason that concerns all who wait, if there is no other connection. Closes the books if
--- nothing is left.
+-- | No connection was made, for a reason that concerns all who wait, if there is no other connection. Closes the books
+-- if nothing is left.
 connectionFailed :: Places c -> SomeException -> IO ()
 connectionFailed places why = mask_ $ do
   waiters <- change True places $ \books ->

@@ -68,7 +68,8 @@ data Listed = Listed
     listedExpects :: !Bool
   }
 
--- | The fields, or why the request cannot be sent. Those that concern a connection of HTTP\/1 are left out: RFC 9113, 8.2.2.
+-- | The fields, or why the request cannot be sent. Those that concern a connection of HTTP\/1 are left out: RFC 9113,
+-- 8.2.2.
 listRequest :: Request -> Either String Listed
 listRequest request@(Request method url fields body) = do
   Said _ bits <- checked request

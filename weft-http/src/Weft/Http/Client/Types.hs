@@ -68,9 +68,10 @@ data Response = Response
     responseWhole :: IO (Maybe ByteString),
     -- | The trailer fields. Empty before the end of the body.
     responseTrailers :: IO [Header],
-    -- | The connection, if the server has switched to another protocol (101), as a request without a body can ask for by
-    -- the fields @Upgrade@ and @Connection: upgrade@ (RFC 9110, 7.8). What has come behind the head is received first. It
-    -- is closed when the function that got the response returns. That the protocol is one that was asked for is checked.
+    -- | The connection, if the server has switched to another protocol (101), as a request without a body can ask for
+    -- by the fields @Upgrade@ and @Connection: upgrade@ (RFC 9110, 7.8). What has come behind the head is received
+    -- first. It is closed when the function that got the response returns. That the protocol is one that was asked for
+    -- is checked.
     responseSwitched :: !(Maybe Connection)
   }
 
@@ -84,11 +85,11 @@ data ClientSettings = ClientSettings
     clientTls :: !TlsClientSettings,
     -- | Which versions of HTTP are spoken.
     clientProtocol :: !ClientProtocol,
-    -- | The most requests at a time on one connection of HTTP\/2, if the server allows as many. A request counts until the
-    -- function that got its response has returned.
+    -- | The most requests at a time on one connection of HTTP\/2, if the server allows as many. A request counts until
+    -- the function that got its response has returned.
     clientMostStreams :: !Int,
-    -- | How many bytes of a response over HTTP\/2 are received before they are read, from 65,535. A server that is far away
-    -- sends no more than that in a round trip.
+    -- | How many bytes of a response over HTTP\/2 are received before they are read, from 65,535. A server that is far
+    -- away sends no more than that in a round trip.
     clientStreamWindow :: !Int,
     -- | The most connections to one server (scheme, host and port) at a time. If all are in use, requests wait in the
     -- order in which they came.
@@ -115,8 +116,8 @@ data ClientSettings = ClientSettings
     clientBodyLimit :: !Int
   }
 
--- | Which versions of HTTP a client speaks. Whatever is chosen for @https@ is negotiated by ALPN (RFC 7301); over clear text
--- the server has to be known to speak it (RFC 9113, 3.3).
+-- | Which versions of HTTP a client speaks. Whatever is chosen for @https@ is negotiated by ALPN (RFC 7301); over clear
+-- text the server has to be known to speak it (RFC 9113, 3.3).
 data ClientProtocol
   = -- | HTTP\/1.1.
     OnlyHttp1
@@ -127,11 +128,11 @@ data ClientProtocol
     OnlyHttp2
   deriving (Eq, Ord, Show, Enum, Bounded)
 
--- | HTTP\/1.1 (a program that has not asked for HTTP\/2 may rely on what it lacks: upgrades, and a connection of its own for
--- each request, whose end concerns no other one). Sixteen connections to a server, for which a request waits 30 seconds at most, kept for 30 seconds; 10 seconds to
--- connect, 30 seconds for each piece that is sent, 60 seconds for the head of the response and for each piece of its
--- body; a body is held back for one second; heads of 64 KiB with 200 fields; bodies of 16 MiB. Over HTTP\/2, 100 requests on
--- a connection, with windows of 256 KiB.
+-- | HTTP\/1.1 (a program that has not asked for HTTP\/2 may rely on what it lacks: upgrades, and a connection of its
+-- own for each request, whose end concerns no other one). Sixteen connections to a server, for which a request waits 30
+-- seconds at most, kept for 30 seconds; 10 seconds to connect, 30 seconds for each piece that is sent, 60 seconds for
+-- the head of the response and for each piece of its body; a body is held back for one second; heads of 64 KiB with 200
+-- fields; bodies of 16 MiB. Over HTTP\/2, 100 requests on a connection, with windows of 256 KiB.
 defaultClientSettings :: ClientSettings
 defaultClientSettings =
   ClientSettings

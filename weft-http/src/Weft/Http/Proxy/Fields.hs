@@ -68,8 +68,9 @@ isReplaced name = case B.length folded of
   where
     folded = CI.foldedCase name
 
--- | The protocols to which the client asks to switch (RFC 9110, 7.8), if that can be passed on: by a request of HTTP\/1.1
--- without a body, and to protocols that are not HTTP or TLS, which the two ends would go on to speak without the proxy.
+-- | The protocols to which the client asks to switch (RFC 9110, 7.8), if that can be passed on: by a request of
+-- HTTP\/1.1 without a body, and to protocols that are not HTTP or TLS, which the two ends would go on to speak without
+-- the proxy.
 askedUpgrades :: Wai.Request -> [ByteString]
 askedUpgrades request
   | Wai.httpVersion request == http11, noBody, not (any isHttp asked) = asked
@@ -81,8 +82,8 @@ askedUpgrades request
       _ -> False
     isHttp protocol = C.takeWhile (/= '/') protocol `elem` ["h2c", "h2", "h3", "http", "tls"]
 
--- | That the client takes trailers (RFC 9110, 10.1.4), which servers of gRPC want to hear, if it says so. For a server of
--- HTTP\/2: over HTTP\/1.1, it concerns one connection.
+-- | That the client takes trailers (RFC 9110, 10.1.4), which servers of gRPC want to hear, if it says so. For a server
+-- of HTTP\/2: over HTTP\/1.1, it concerns one connection.
 askedTrailers :: Wai.Request -> [Header]
 askedTrailers request = [(hTE, "trailers") | "trailers" `elem` members hTE (Wai.requestHeaders request)]
 

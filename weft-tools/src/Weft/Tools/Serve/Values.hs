@@ -214,7 +214,8 @@ data ProxyRule = ProxyRule
   }
   deriving (Eq)
 
--- | @\/api\/=http:\/\/127.0.0.1:3000,unix:\/run\/app.sock@. HTTP\/2 is @h2c:\/\/HOST:PORT@ without TLS, @h2:\/\/HOST[:PORT]@ with.
+-- | @\/api\/=http:\/\/127.0.0.1:3000,unix:\/run\/app.sock@. HTTP\/2 is @h2c:\/\/HOST:PORT@ without TLS,
+-- @h2:\/\/HOST[:PORT]@ with.
 proxyRule :: Reader ProxyRule
 proxyRule text = case break (== '=') text of
   (from, '=' : to)
