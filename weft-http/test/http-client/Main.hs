@@ -8,9 +8,10 @@ import qualified Spec.Exchange as Exchange
 import qualified Spec.Parser as Parser
 import qualified Spec.Peers as Peers
 import qualified Spec.Proxy as Proxy
+import qualified Spec.Shared as Shared
 import qualified Spec.Upgrades as Upgrades
 import Test.Tasty (testGroup)
 import Weft.Test.Main (defaultMain)
 
 main :: IO ()
-main = defaultMain (testGroup "HTTP client" [Parser.tests, Exchange.tests, Cuts.tests, Peers.tests, Proxy.tests, Upgrades.tests])
+main = defaultMain (testGroup "HTTP client" [Parser.tests, Exchange.tests, Cuts.tests, Peers.tests, Proxy.tests, Upgrades.tests, Shared.tests])

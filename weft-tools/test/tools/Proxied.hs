@@ -4,19 +4,22 @@
 module Proxied (tests) where
 
 import Answering (serving)
+import Control.Exception (bracket)
 import Control.Monad
 import qualified Data.ByteString.Char8 as B
 import Data.IORef
 import Data.List (nub, sort)
-import Operating (config, inFolder)
+import Operating (config, inFolder, selfSigned)
 import System.Exit (ExitCode (..))
 import System.FilePath ((</>))
-import System.Posix.Signals (sigHUP)
+import System.IO (hClose, hGetLine)
+import System.Posix.Signals (sigHUP, sigKILL)
+import System.Process
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
 import Weft.Test.Peer (eventually, hearBytes, hearRequest, say, withPeer)
 import Weft.Test.Program
-import Weft.Test.Skip (testCase)
+import Weft.Test.Skip (skipUnless, testCase)
 
 tests :: FilePath -> TestTree
 tests program =
@@ -95,6 +98,9 @@ tests program =
         (code, out) <- outcome program [] ["serve", folder, "--check", "--proxy", "/api/=https://a", "--proxy-send", "v2"]
         code @?= ExitFailure 2
         contains out "servers without TLS"
+        (code2, out2) <- outcome program [] ["serve", folder, "--check", "--proxy", "/api/=http://a,h2c://b:1", "--proxy-send", "v2"]
+        code2 @?= ExitFailure 2
+        contains out2 "servers of HTTP/1.1"
         (code', out') <- outcome program [] ["serve", folder, "--check", "--proxy-check", "/health"]
         code' @?= ExitFailure 2
         contains out' "needs --proxy",
@@ -106,14 +112,42 @@ tests program =
           answer <- exchange port "GET /ws HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
           status answer @?= 101
           assertBool (show answer) ("from the server" `B.isSuffixOf` answer),
+      testCase "calls of gRPC, to a server that is killed under load and comes back" . inFolder $ \folder -> do
+        (found, _, _) <- readProcessWithExitCode python ["-c", "import grpc"] ""
+        skipUnless "python3-grpcio is not installed" (found == ExitSuccess)
+        selfSigned folder "localhost" "key.pem" "chain.pem"
+        behind <- unused
+        let file = (folder </>)
+            serverOf act = started [] (proc python [peer, "serve", show behind]) $ \p -> hGetLine (output p) >>= (@?= "listens") >> act p
+            rule = ["--certificate", file "chain.pem", "--key", file "key.pem", "--proxy", "/weft.Test/=h2c://127.0.0.1:" <> show behind]
+        serving program folder rule $ \port -> do
+          serverOf $ \_ -> do
+            (code, out, err) <- readProcessWithExitCode python ["../weft-http/test/http/grpc_client.py", show port, "calls", file "chain.pem"] ""
+            (code, lines out, if code == ExitSuccess then "" else err) @?= (ExitSuccess, ["unary b'hello' b''", "server 1000 b'1' b'1000'", "client b'1000 499500'", "client, nothing b'0 0'", "both True"], "")
+          bracket (createProcess (proc python [peer, "load", show port, file "chain.pem"]) {std_in = CreatePipe, std_out = CreatePipe}) cleanupProcess $ \running -> case running of
+            (Just input, Just out, _, _) -> do
+              serverOf $ \p -> do
+                hGetLine out >>= (@?= "begun ['OK']")
+                send' sigKILL p
+              serverOf $ \_ -> do
+                hClose input
+                -- Calls under way break off; later ones find nobody.
+                seen <- words <$> hGetLine out
+                assertBool (show seen) ("OK" `elem` seen && all (`elem` ["statuses", "OK", "UNAVAILABLE", "INTERNAL", "UNKNOWN", "CANCELLED"]) seen)
+                hGetLine out >>= (@?= "again ['OK', 'OK', 'OK', 'OK']")
+            _ -> assertFailure "no pipes",
       testCase "wrong rules" . inFolder $ \folder ->
-        forM_ [("api=http://a:1", "a path that begins with /"), ("/api/", "/PATH/=URL"), ("/api/=ftp://a", "not a URL"), ("/api/=http://a:1/x", "the path of a request stays"), ("/%61=http://a:1", "as it is sent")] $ \(rule, why) -> do
+        forM_ [("api=http://a:1", "a path that begins with /"), ("/api/", "/PATH/=URL"), ("/api/=ftp://a", "not a URL"), ("/api/=h2c://", "names no host"), ("/api/=h2://a/x", "the path of a request stays"), ("/api/=http://a:1/x", "the path of a request stays"), ("/%61=http://a:1", "as it is sent")] $ \(rule, why) -> do
           (code, out) <- outcome program [] ["serve", folder, "--check", "--proxy", rule]
           code @?= ExitFailure 2
           contains out why
     ]
   where
     at port = "http://127.0.0.1:" <> show (port :: Int)
+    python = "/usr/bin/python3"
+    peer = "test/tools/grpc_peer.py"
+    -- A port that nobody listens on.
+    unused = withPeer (\_ _ -> pure ()) pure
 
 -- | A server that answers each request with its name and the request's first line.
 naming :: B.ByteString -> (Int -> IO a) -> IO a

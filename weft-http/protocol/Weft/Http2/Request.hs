@@ -8,6 +8,7 @@ module Weft.Http2.Request
   ( Head (..),
     readHead,
     readTrailers,
+    contentLength,
     listSize,
   )
 where
@@ -94,6 +95,7 @@ checkRegular (name, value) = do
   where
     isBlank c = c == 0x20 || c == 9
 
+-- | The length that all values of the field @content-length@ have, if there are any.
 contentLength :: [ByteString] -> Either String (Maybe Int)
 contentLength values = case values of
   [] -> Right Nothing

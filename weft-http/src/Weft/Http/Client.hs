@@ -1,5 +1,6 @@
 -- |
--- A client of HTTP\/1.1, on the connections, deadlines and pools of @weft@.
+-- A client of HTTP\/1.1 and, if asked for ('clientProtocol'), HTTP\/2, on the connections, deadlines and pools of
+-- @weft@.
 --
 -- > withClient defaultClientSettings $ \client -> do
 -- >   soon <- deadlineIn (seconds 10)
@@ -18,6 +19,18 @@
 --    not a stream. Connections that are known to have ended are not used at all.
 -- 4. /Every phase has a time limit/ ('ClientSettings'), and the deadline of the request holds for all.
 -- 5. /An interrupted request leaves nothing/: its connection is closed, and its thread, if the body is long, has ended.
+--
+-- Over HTTP\/2 requests share a connection, up to the limit that the server and 'clientMostStreams' set, before another
+-- one is made. For the numbers above:
+--
+-- 1. A response that breaks a rule of RFC 9113 fails, and if the rule is the connection's, so do all others on it.
+-- 2. Of each response, no more than 'clientStreamWindow' is held before it is read; one that is not read stops no
+--    other one.
+-- 3. A request is sent again besides if the server has said that it has not acted on it (REFUSED_STREAM, GOAWAY; RFC
+--    9113, 8.7), whatever its method, if its body is not a stream: five times at most.
+-- 4. A server that takes nothing for 'clientSendTime' loses the connection. After a request was given up for which
+--    nothing at all has come for five seconds, the connection gets no further ones.
+-- 5. The stream of an interrupted request is reset. The connection goes on.
 --
 -- Redirects are not followed, bodies are not decompressed, and cookies are not kept.
 --
@@ -52,6 +65,8 @@ module Weft.Http.Client
     -- * Settings
     ClientSettings (..),
     defaultClientSettings,
+    ClientProtocol (..),
+    speaking,
     connectUrl,
 
     -- * Errors
@@ -80,6 +95,8 @@ import Weft.Core.Time (Instant (..))
 import Weft.Dial
 import Weft.Duration
 import Weft.Http.Client.Exchange
+import Weft.Http.Client.Http2
+import Weft.Http.Client.Places
 import Weft.Http.Client.Render
 import Weft.Http.Client.Types
 import Weft.Http.Client.Url
@@ -93,10 +110,17 @@ import Weft.Transport hiding (Instant)
 -- | A client: settings, and a pool of connections for each server that was used lately.
 data Client = Client
   { clientSettings :: !ClientSettings,
+    -- | Connects before the deadline, offering these protocols by ALPN.
+    clientConnecting :: [ByteString] -> Instant -> Url -> IO Connection,
     -- | Runs a thread for each pool, which owns it.
     clientScope :: !Scope,
     -- | An entry is added by the first request for a server, and removed by the pool's thread. Read by each request.
-    clientPools :: !(IORef (Map Server Entry))
+    clientPools :: !(IORef (Map Server Entry)),
+    -- | The connections of HTTP\/2. An entry is added by the first request for a server, and removed when it has none
+    -- left.
+    clientShared :: !(IORef (Map (Server, ClientProtocol) (Places Http2Connection))),
+    -- | Servers that have chosen HTTP\/1.1 where HTTP\/2 was preferred, and until when that is remembered.
+    clientOlder :: !(IORef (Map Server Instant))
   }
 
 -- | Scheme, host, port and Unix socket, and whether each connection is for one request.
@@ -118,24 +142,38 @@ withClient :: ClientSettings -> (Client -> IO a) -> IO a
 withClient settings act = do
   trust <- newMVar Nothing
   pools <- newIORef Map.empty
-  withScope $ \scope -> act (Client (loaded trust) scope pools)
+  shared <- newIORef Map.empty
+  older <- newIORef Map.empty
+  withScope $ \scope -> act (Client settings (connecting trust) scope pools shared older)
   where
-    loaded trust = case clientConnect settings of
-      Just _ -> settings
-      Nothing -> settings {clientConnect = Just (connecting trust)}
     -- The authorities are loaded for the first connection that needs them.
-    connecting trust limit url
-      | urlSecure url = do
+    connecting trust offers limit url
+      | urlSecure url,
+        Nothing <- clientConnect settings = do
         known <- modifyMVar trust $ \before -> do
           now' <- maybe (loadTrust (tlsTrust (clientTls settings))) pure before
           pure (Just now', now')
-        connectUrl settings {clientTls = (clientTls settings) {tlsTrust = known}} limit url
-      | otherwise = connectUrl settings limit url
+        connectOffering offers settings {clientTls = (clientTls settings) {tlsTrust = known}} limit url
+      | otherwise = connectOffering offers settings limit url
 
--- | Connect to a URL's server, before the deadline and within 'clientConnectTime', with TLS for @https@. Throws
--- 'DialError' and 'IOError'.
+-- | The client, as one that speaks these versions of HTTP: with the same limits and, as far as they are of use to both,
+-- the same connections.
+speaking :: ClientProtocol -> Client -> Client
+speaking protocol client = client {clientSettings = (clientSettings client) {clientProtocol = protocol}}
+
+-- | Connect to a URL's server for HTTP\/1.1, before the deadline and within 'clientConnectTime', with TLS for @https@.
+-- Throws 'DialError' and 'IOError'.
 connectUrl :: ClientSettings -> Instant -> Url -> IO Connection
-connectUrl settings due url = do
+connectUrl = connectOffering [http1Name]
+
+-- | The names of the protocols (RFC 7301, 6; RFC 9113, 3.2).
+http1Name, http2Name :: ByteString
+http1Name = C.pack "http/1.1"
+http2Name = C.pack "h2"
+
+-- | Connect, offering these protocols by ALPN.
+connectOffering :: [ByteString] -> ClientSettings -> Instant -> Url -> IO Connection
+connectOffering offers settings due url = do
   limit <- min due <$> deadlineIn (clientConnectTime settings)
   case clientConnect settings of
     Just connect -> connect limit url
@@ -147,7 +185,7 @@ connectUrl settings due url = do
     secured limit below = do
       left <- untilDeadline limit
       let tls = clientTls settings
-      tlsConnect tls {tlsOffer = [C.pack "http/1.1"], tlsConnectTime = min left (tlsConnectTime tls)} (urlHost url) below
+      tlsConnect tls {tlsOffer = offers, tlsConnectTime = min left (tlsConnectTime tls)} (urlHost url) below
 
 -- Requests ---------------------------------------------------------------------------
 
@@ -193,7 +231,17 @@ withResponse client = withResponseAfter client B.empty
 -- | 'withResponse' behind some bytes that are not of HTTP, such as a header of the PROXY protocol: the connection
 -- begins with them, and is for this request alone. Over TLS the server gets them within the session, not before it.
 withResponseAfter :: Client -> ByteString -> Instant -> Request -> (Response -> IO a) -> IO a
-withResponseAfter client prefix due r act = case renderRequest r of
+withResponseAfter client prefix due r act = speaksHttp2 client (requestUrl r) >>= \speaks -> if speaks then overHttp2 else overHttp1
+  where
+    overHttp2
+      | not (B.null prefix) = throwIO (ClientError (describe r) Sending (InvalidRequest "a connection of HTTP/2 begins with nothing else"))
+      -- It has turned out to speak HTTP/1.1.
+      | otherwise = withResponseShared client due r act >>= maybe overHttp1 pure
+    overHttp1 = withResponseAlone client prefix due r act
+
+-- | The same over HTTP\/1.1.
+withResponseAlone :: Client -> ByteString -> Instant -> Request -> (Response -> IO a) -> IO a
+withResponseAlone client prefix due r act = case renderRequest r of
   Left why -> failed Sending (InvalidRequest why)
   Right rendered -> attempt (if alone then rendered {renderedHead = prefix <> renderedHead rendered, renderedCloses = True} else rendered)
   where
@@ -222,10 +270,15 @@ withResponseAfter client prefix due r act = case renderRequest r of
               Just (ClientError _ _ (NoAnswer _)) | again, repeatable, reached == Asked -> pure (Left ())
               _ -> throwIO e
       either (const (attempt rendered)) pure outcome
-    repeatable =
-      isIdempotent (requestMethod r) && case requestBody r of
-        StreamBody _ _ -> False
-        _ -> True
+    repeatable = isIdempotent (requestMethod r) && isAtHand (requestBody r)
+
+-- | Whether a body can be sent again.
+isAtHand :: RequestBody -> Bool
+isAtHand body = case body of
+  EmptyBody -> True
+  BytesBody _ -> True
+  StreamBody _ _ -> False
+  TrailedBody {} -> False
 
 -- | How far a request has come: its response has begun; it speaks another protocol, and its connection has left the
 -- pool.
@@ -259,7 +312,7 @@ poolFor client alone url = do
   -- A thread that cannot be forked, or is killed, leaves 'Nothing'.
   readIORef (entryPool entry) >>= maybe (readMVar (entryBegun entry) >>= maybe (throwIO ScopeEnded) pure) pure
   where
-    server = (urlSecure url, urlHost url, urlPort url, urlUnix url, alone)
+    server = serverOf alone url
     settings = clientSettings client
     enter new = mask_ $ do
       entry <- atomicModifyIORef' (clientPools client) $ \pools -> case Map.lookup server pools of
@@ -292,17 +345,162 @@ poolFor client alone url = do
           poolValidate = fmap (== Quiet) . idleUntil longPast
         }
     longPast = Instant 0
-    connect due = (connectUrl settings due url >>= newHttpConnection) `catches` [Handler dialling, Handler broken]
+    connect due = connectTo client [http1Name] due url >>= newHttpConnection
+
+-- | Connect, with errors of the client.
+connectTo :: Client -> [ByteString] -> Instant -> Url -> IO Connection
+connectTo client offers due url = clientConnecting client offers due url `catches` [Handler dialling, Handler broken]
+  where
     dialling e = connectFailed (NotConnected e)
     broken e = connectFailed (if isTimeout e then TimedOut else ConnectionBroken e)
     connectFailed = throwIO . ClientError (showUrl url) Connecting
 
--- | The counts of the pools of all servers that were used lately, by host and port, or the path of the socket.
+-- Shared connections -----------------------------------------------------------------
+
+-- | Whether HTTP\/2 is to be tried with the URL's server.
+speaksHttp2 :: Client -> Url -> IO Bool
+speaksHttp2 client url = case clientProtocol (clientSettings client) of
+  OnlyHttp1 -> pure False
+  OnlyHttp2 -> pure True
+  PreferHttp2
+    | not (urlSecure url) -> pure False
+    | otherwise -> do
+      known <- Map.lookup (serverOf False url) <$> readIORef (clientOlder client)
+      case known of
+        Nothing -> pure True
+        Just until' -> (until' <=) <$> deadlineIn (nanoseconds 0)
+
+-- | What a server that has chosen HTTP\/1.1 gives to all who wait for a connection.
+data Older = Older
+  deriving (Show)
+
+instance Exception Older
+
+-- | 'withResponse' over a connection that is shared; 'Nothing' if the server has chosen HTTP\/1.1.
+withResponseShared :: Client -> Instant -> Request -> (Response -> IO a) -> IO (Maybe a)
+withResponseShared client due r act = case listRequest r of
+  Left why -> failed Sending (InvalidRequest why)
+  Right listed -> attempt listed mostRepetitions
+  where
+    settings = clientSettings client
+    failed phase = throwIO . ClientError (describe r) phase
+    attempt listed left = do
+      outcome <- mask $ \restore -> do
+        place <- placeFor client due r
+        forM place $ \(places, number, h) -> do
+          begun <- newIORef False
+          again <- newIORef False
+          result <- try $ do
+            http2Served h >>= writeIORef again . (> 0)
+            exchangeHttp2 settings h due r listed (\response -> writeIORef begun True >> restore (act response))
+          leavePlace places number
+          case result of
+            Right a -> pure a
+            Left e -> do
+              under <- readIORef begun
+              kept <- readIORef again
+              let repeatable cause = case cause of
+                    NotProcessed -> isAtHand (requestBody r)
+                    NoAnswer _ -> kept && isIdempotent (requestMethod r) && isAtHand (requestBody r)
+                    _ -> False
+              case fromException e of
+                Just (ClientError _ _ cause) | not under && left > 0 && repeatable cause -> pure Nothing
+                _ -> throwIO e
+      case outcome of
+        Nothing -> pure Nothing
+        Just (Just a) -> pure (Just a)
+        Just Nothing
+          | left > 0 -> attempt listed (left - 1)
+          | otherwise -> failed Sending NotProcessed
+
+-- | How often a request is sent again.
+mostRepetitions :: Int
+mostRepetitions = 5
+
+-- | A place on a connection to the request's server, and its number. Masked.
+placeFor :: Client -> Instant -> Request -> IO (Maybe (Places Http2Connection, Int, Http2Connection))
+placeFor client due r = do
+  places <- placesFor client (requestUrl r)
+  limit <- min due <$> deadlineIn (clientQueueTime (clientSettings client))
+  grant <- takePlace limit places
+  case grant of
+    Nothing -> failed Queueing TimedOut
+    Just (Placed number h) -> pure (Just (places, number, h))
+    Just Vacated -> placeFor client due r
+    Just (Failed e)
+      | Just Older <- fromException e -> pure Nothing
+      | Just (ClientError _ phase cause) <- fromException e -> failed phase cause
+      | otherwise -> throwIO e
+  where
+    failed phase = throwIO . ClientError (describe r) phase
+
+-- | The connections to a server. Each is made, run and closed by a thread of its own.
+placesFor :: Client -> Url -> IO (Places Http2Connection)
+placesFor client url = do
+  known <- Map.lookup key <$> readIORef (clientShared client)
+  closed <- maybe (pure True) isVacant known
+  case known of
+    Just places | not closed -> pure places
+    _ -> mask_ $ do
+      self <- newEmptyMVar
+      new <- newPlaces (clientMostPerServer settings) (\number -> readMVar self >>= \places -> started places number)
+      putMVar self new
+      atomicModifyIORef' (clientShared client) $ \all' -> case Map.lookup key all' of
+        -- Another request was first.
+        Just there | Just there /= known -> (all', there)
+        _ -> (Map.insert key new all', new)
+  where
+    key = (serverOf False url, clientProtocol settings)
+    settings = clientSettings client
+    started places number =
+      void (forkDaemon (clientScope client) (connected places number)) `catch` \ScopeEnded -> connectionFailed places (toException (ClientError (showUrl url) Connecting ClientClosed))
+    connected places number = mask $ \restore -> do
+      made <- try $ do
+        due <- deadlineIn (clientConnectTime settings)
+        c <- restore (connectTo client offers due url)
+        newHttp2Connection settings (setPlaces places number) c <* chosen c `onException` connAbort c
+      case made of
+        Left e -> do
+          connectionFailed places (ending e)
+          forgotten places
+          maybe (pure ()) (\(SomeAsyncException _) -> throwIO e) (fromException e)
+        Right h -> do
+          connectionMade places number h
+          restore (runHttp2 h) `finally` (connectionGone places number >> forgotten places)
+    -- The client has ended.
+    ending e = case fromException e of
+      Just (SomeAsyncException _) -> toException (ClientError (showUrl url) Connecting ClientClosed)
+      Nothing -> e
+    forgotten places = do
+      closed <- isVacant places
+      when closed (atomicModifyIORef' (clientShared client) (\all' -> (Map.update (\there -> if there == places then Nothing else Just there) key all', ())))
+    offers = if clientProtocol settings == OnlyHttp2 then [http2Name] else [http2Name, http1Name]
+    -- What the server has chosen; over clear text, and connections of the caller's, there is no choice.
+    chosen c = case securityAlpn <$> connSecurity c of
+      Just found | found /= Just http2Name -> case clientProtocol settings of
+        PreferHttp2 -> remember >> throwIO Older
+        _ -> throwIO (ClientError (showUrl url) Connecting (NotHttp2 "the server has not chosen h2 by ALPN"))
+      _ -> pure ()
+    remember = do
+      t <- deadlineIn (nanoseconds 0)
+      until' <- deadlineIn (seconds 600)
+      atomicModifyIORef' (clientOlder client) $ \known ->
+        let current = Map.filter (> t) known
+         in (Map.insert (serverOf False url) until' (if Map.size current < 1000 then current else Map.empty), ())
+
+serverOf :: Bool -> Url -> Server
+serverOf alone url = (urlSecure url, urlHost url, urlPort url, urlUnix url, alone)
+
+-- | The counts of the connections to all servers that were used lately, by host and port, or the path of the socket. Of
+-- connections of HTTP\/2, how many there are, how many have no request, and how many requests wait.
 clientCounts :: Client -> IO [(String, PoolCounts)]
 clientCounts client = do
   pools <- readIORef (clientPools client)
-  catMaybes <$> mapM counted (Map.toList pools)
+  shared <- readIORef (clientShared client)
+  (<>) <$> (catMaybes <$> mapM counted (Map.toList pools)) <*> mapM countedShared (Map.toList shared)
   where
-    counted ((secure, host, port, file, _), entry) = do
-      pool <- readIORef (entryPool entry)
-      mapM (fmap ((,) (maybe (hostAndPort (Url host port Nothing B.empty secure)) id file)) . poolCounts) pool
+    counted (server, entry) = readIORef (entryPool entry) >>= mapM (fmap ((,) (nameOf server)) . poolCounts)
+    countedShared ((server, _), places) = do
+      (total, idle, waiting) <- placesCounts places
+      pure (nameOf server, PoolCounts total idle waiting 0 0 0 0 0 0)
+    nameOf (secure, host, port, file, _) = maybe (hostAndPort (Url host port Nothing B.empty secure)) id file

@@ -1,8 +1,8 @@
 {-# LANGUAGE OverloadedStrings #-}
 
 -- |
--- A reverse proxy as a WAI application: it passes requests on to one of several servers of HTTP\/1.1, over kept
--- connections ("Weft.Http.Client"), and their responses back.
+-- A reverse proxy as a WAI application: it passes requests on to one of several servers of HTTP\/1.1 or HTTP\/2, over
+-- kept connections ("Weft.Http.Client"), and their responses back.
 --
 -- > servers <- either fail pure (mapM parseUrl ["http://127.0.0.1:3000", "http://127.0.0.1:3001"])
 -- > withProxy defaultProxySettings servers (run 8080)
@@ -13,19 +13,23 @@
 --   over, all are asked.
 -- * /Repetition./ If a server cannot be connected to, another one is asked, whatever the method: it got nothing. If it
 --   ends the connection without an answer, another one is asked only if the method is idempotent and the body is at
---   hand (RFC 9110, 9.2.2). Each server is asked once at most.
+--   hand (RFC 9110, 9.2.2); if it says by HTTP\/2 that it has not acted on the request, only if the body is at hand.
+--   Each server is asked once at most.
 -- * /Bodies/ are passed on in pieces as they come, in both directions; a server is read from as fast as the client
 --   takes them. A request's body of at most 64 KiB with a length is read before the server is asked. A response whose
 --   body has come with its head is sent as one, when the connection to the server is free again.
--- * /Upgrades/ (WebSockets) are passed on for requests of HTTP\/1.1 without a body, if the server answers 101 and names
---   a protocol that was asked for. Then bytes are passed on in both directions; when the client ends its direction, so
---   does the proxy, and when the server does, the connection ends. It also ends when both are silent for the client's
---   timeout ('Weft.Http.setTimeout'). Upgrades to HTTP\/2 and TLS are not passed on.
+-- * /Trailers/ are passed on to clients and to servers of HTTP\/2 (RFC 9113, 8.1), so that calls of gRPC go through. If
+--   a client resets its stream, so does the proxy at the server; if the server does, the response to the client breaks
+--   off.
+-- * /Upgrades/ (WebSockets) are passed on for requests of HTTP\/1.1 without a body, if a server of HTTP\/1.1 answers
+--   101 and names a protocol that was asked for. Then bytes are passed on in both directions; when the client ends its
+--   direction, so does the proxy, and when the server does, the connection ends. It also ends when both are silent for
+--   the client's timeout ('Weft.Http.setTimeout'). Upgrades to HTTP\/2 and TLS are not passed on.
 -- * /Fields./ Those that concern one connection (RFC 9110, 7.6.1), those that @Connection@ names and @Expect@ are
 --   dropped. The fields @X-Forwarded-For@, @X-Forwarded-Host@, @X-Forwarded-Proto@ and @Via@ are set; what the client
 --   sent of the first three and of @Forwarded@ is dropped, since anybody can send it. @Host@ is the client's.
--- * /Errors./ 502 if there is no response that can be relied on, 503 if no connection to the server is free in time,
---   504 if a time limit passes. If a response breaks off, so does that of the proxy.
+-- * /Errors./ 502 if there is no response that can be relied on, 503 if no connection to the server is free in time
+--   or it refuses the request, 504 if a time limit passes. If a response breaks off, so does that of the proxy.
 --
 -- Any thread may use the application. Interim responses of the server are dropped.
 --
@@ -65,6 +69,7 @@ import Weft.Http.Proxy.Fields
 import Weft.Http.Proxy.Header
 import Weft.Http.Proxy.Servers
 import Weft.Http.Proxy.Tunnel
+import Weft.Http2.Data
 import Weft.Timer (sleep, within)
 import Weft.Transport (Connection, deadlineIn, noDeadline)
 
@@ -79,7 +84,8 @@ data ProxySettings = ProxySettings
     -- | How each server is checked, if at all.
     proxyCheck :: !(Maybe HealthCheck),
     -- | Whether servers are told the address of the client by a header of the PROXY protocol, and which. Each request
-    -- then has a connection of its own. Not for @https@: there the header would have to come before the handshake.
+    -- then has a connection of its own. Not for @https@: there the header would have to come before the handshake; nor
+    -- for HTTP\/2.
     proxyHeader :: !(Maybe ProxyHeader),
     -- | Called for each failure of a server, with its URL. By the request's thread, which ignores its exceptions.
     proxyOnFailure :: Url -> ClientError -> IO (),
@@ -111,16 +117,17 @@ data Proxy = Proxy
   }
 
 -- | Run an action with an application that passes requests on to these servers. The paths of the URLs do not matter. At
--- the end of the action, the checks end and the connections to the servers are closed.
+-- the end of the action, the checks end and the connections to the servers are closed. What they speak is the
+-- 'clientProtocol' of 'proxyClient'.
 withProxy :: ProxySettings -> [Url] -> (Wai.Application -> IO a) -> IO a
 withProxy settings urls act = withClient (proxyClient settings) $ \client ->
-  bracket (openProxy settings client urls) closeProxy (act . proxyApplication)
+  bracket (openProxy settings client [(clientProtocol (proxyClient settings), url) | url <- urls]) closeProxy (act . proxyApplication)
 
--- | A proxy for these servers, over the connections of a client: several can share one. 'proxyClient' has a meaning for
--- upgrades only. One without checks need not be closed.
-openProxy :: ProxySettings -> Client -> [Url] -> IO Proxy
-openProxy settings client urls = do
-  upstreams <- mapM newUpstream urls
+-- | A proxy for these servers, with what each speaks, over the connections of a client: several can share one.
+-- 'proxyClient' has a meaning for upgrades only. One without checks need not be closed.
+openProxy :: ProxySettings -> Client -> [(ClientProtocol, Url)] -> IO Proxy
+openProxy settings client servers = do
+  upstreams <- mapM (uncurry newUpstream) servers
   Proxy (proxied settings client upstreams) <$> maybe (pure (pure ())) (checking settings client upstreams) (proxyCheck settings)
 
 proxied :: ProxySettings -> Client -> [Upstream] -> Wai.Application
@@ -133,22 +140,23 @@ proxied settings client upstreams request respond = do
       [] -> respond (failure badGateway502)
       upstream : others -> do
         started <- newIORef False
-        let asked = Request (Wai.requestMethod request) (upstreamUrl upstream) {urlPath = target} fields body
+        let asked = Request (Wai.requestMethod request) (upstreamUrl upstream) {urlPath = target} (fieldsFor (upstreamProtocol upstream)) body
             got response = do
               answered upstream
               whole <- responseWhole response
               case (responseSwitched response, whole) of
                 (Just server, _) -> begin >> Sent <$> respond (switchedTo (proxyClient settings) response server)
-                (_, Just bytes) -> Whole (builtFrom response bytes) <$ begin
+                (_, Just bytes) -> trailing True response >> Whole (builtFrom response bytes) <$ begin
                 _ -> do
                   -- Masked, and kept apart: a piece that has come is not lost to the end of the time.
                   came <- newIORef Nothing
                   _ <- mask_ (within firstPieceTime (responsePiece response >>= writeIORef came . Just))
                   first <- readIORef came
+                  trailing False response
                   begin
                   Sent <$> respond (passedBack response first)
             begin = writeIORef started True
-        outcome <- counted turn upstream $ \restore -> withResponseAfter client prefix noDeadline asked (restore . got)
+        outcome <- counted turn upstream $ \restore -> withResponseAfter (speaking (upstreamProtocol upstream) client) prefix noDeadline asked (restore . got)
         case outcome of
           Right (Sent received) -> pure received
           Right (Whole response) -> respond response
@@ -160,20 +168,36 @@ proxied settings client upstreams request respond = do
               Just why@(ClientError _ phase cause) -> do
                 let blamed = isBlamed phase cause
                 when blamed (failed passing upstream) >> alone (proxyOnFailure settings (upstreamUrl upstream) why)
-                if blamed && mayRepeat body phase cause && not (null others)
+                if mayRepeat body phase cause && not (null others)
                   then go body turn others
                   else respond (failure (statusOf phase cause))
               Nothing -> throwIO e
     target = Wai.rawPathInfo request <> Wai.rawQueryString request
-    fields = forwardedFields request (askedUpgrades request)
+    fieldsFor protocol = case protocol of
+      OnlyHttp1 -> forwardedFields request (askedUpgrades request)
+      _ -> forwardedFields request [] <> askedTrailers request
+    overHttp2 = httpMajor (Wai.httpVersion request) >= 2
+    -- HTTP/1 gets no trailers. Those of a response that is at hand are known.
+    trailing atHand' response
+      | not overHttp2 = pure ()
+      | atHand' = do
+        trailers <- responseTrailers response
+        unless (null trailers) (setHTTP2Data request (Just defaultHTTP2Data {http2dataTrailers = constantTrailers (endToEnd trailers)}))
+      | otherwise =
+        let maker part = case part of
+              Just _ -> pure (NextTrailersMaker maker)
+              Nothing -> Trailers . endToEnd <$> responseTrailers response
+         in setHTTP2Data request (Just defaultHTTP2Data {http2dataTrailers = maker})
     prefix = maybe B.empty (\version -> proxyHeaderFor version (Just (Wai.remoteHost request))) (proxyHeader settings)
     passing = Passing (proxyMostFailures settings) (proxyPause settings)
     mayRepeat body phase cause = case (phase, cause) of
       (Connecting, _) -> True
       (_, NoAnswer _) -> isIdempotent (Wai.requestMethod request) && atHand body
+      (_, NotProcessed) -> atHand body
       _ -> False
     atHand body = case body of
       StreamBody _ _ -> False
+      TrailedBody {} -> False
       _ -> True
 
 -- | What came of a request: a response that was sent while it came, or one that is at hand.
@@ -188,6 +212,7 @@ isBlamed phase cause = case cause of
 statusOf :: Phase -> Cause -> Status
 statusOf phase cause = case (phase, cause) of
   (Queueing, _) -> serviceUnavailable503
+  (_, NotProcessed) -> serviceUnavailable503
   (_, TimedOut) -> gatewayTimeout504
   (_, InvalidRequest _) -> badRequest400
   _ -> badGateway502
@@ -220,7 +245,7 @@ alone act =
 checkOnce :: ProxySettings -> Client -> HealthCheck -> Upstream -> IO ()
 checkOnce settings client check upstream = do
   due <- deadlineIn (checkInterval check)
-  outcome <- try (withResponseAfter client prefix due asked (pure . passes . responseStatus))
+  outcome <- try (withResponseAfter (speaking (upstreamProtocol upstream) client) prefix due asked (pure . passes . responseStatus))
   let verdict = case outcome of
         Right passed -> Just passed
         -- Nothing was asked.
@@ -243,7 +268,7 @@ bodyOf request = case Wai.requestBodyLength request of
   Wai.KnownLength n
     | n <= 65536 -> BytesBody . B.concat <$> pieces
     | otherwise -> pure (StreamBody (Just (fromIntegral n)) next)
-  Wai.ChunkedBody -> pure (StreamBody Nothing next)
+  Wai.ChunkedBody -> pure (TrailedBody Nothing next (maybe [] endToEnd <$> getRequestTrailers request))
   where
     next = Wai.getRequestBodyChunk request
     pieces = next >>= \piece -> if B.null piece then pure [] else (piece :) <$> pieces

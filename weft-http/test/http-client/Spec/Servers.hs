@@ -3,6 +3,7 @@
 module Spec.Servers
   ( Nginx (..),
     withNginx,
+    withH2o,
     withPython,
   )
 where
@@ -21,9 +22,18 @@ import Test.Tasty.HUnit
 import Weft.Test.Peer (eventually)
 import Weft.Test.Skip (skip)
 
--- | Its ports, the third for connections with a header of the PROXY protocol, the folder that it serves, and an action
--- that restarts it.
-data Nginx = Nginx {nginxPort :: Int, nginxTlsPort :: Int, nginxAnnouncedPort :: Int, nginxFolder :: FilePath, nginxRestart :: IO ()}
+-- | Its ports, the folder that it serves, and an action that restarts it.
+data Nginx = Nginx
+  { nginxPort :: Int,
+    nginxTlsPort :: Int,
+    -- | For connections with a header of the PROXY protocol.
+    nginxAnnouncedPort :: Int,
+    -- | For HTTP\/2, without and with TLS.
+    nginxHttp2Port :: Int,
+    nginxTls2Port :: Int,
+    nginxFolder :: FilePath,
+    nginxRestart :: IO ()
+  }
 
 -- | Run a test with nginx, if it is installed.
 withNginx :: (Nginx -> IO ()) -> IO ()
@@ -37,17 +47,19 @@ withNginx act = do
       port <- freePort
       tlsPort <- freePort
       announcedPort <- freePort
+      http2Port <- freePort
+      tls2Port <- freePort
       createDirectory (folder </> "up")
-      writeFile (folder </> "configuration") (configuration port tlsPort announcedPort folder)
+      writeFile (folder </> "configuration") (configuration [port, tlsPort, announcedPort, http2Port, tls2Port] folder)
       let start = do
             p <- spawned folder program ["-c", folder </> "configuration"]
             p <$ eventually "nginx does not listen" (listens tlsPort)
       process <- start >>= newIORef
       let stop = readIORef process >>= \p -> terminateProcess p >> void (waitForProcess p)
-      act (Nginx port tlsPort announcedPort folder (stop >> start >>= writeIORef process)) `finally` stop
+      act (Nginx port tlsPort announcedPort http2Port tls2Port folder (stop >> start >>= writeIORef process)) `finally` stop
 
-configuration :: Int -> Int -> Int -> FilePath -> String
-configuration port tlsPort announcedPort folder =
+configuration :: [Int] -> FilePath -> String
+configuration ports folder =
   unlines
     [ "daemon off; master_process off; pid " <> folder <> "/pid; error_log " <> folder <> "/errors crit;",
       "events { worker_connections 1024; }",
@@ -55,18 +67,36 @@ configuration port tlsPort announcedPort folder =
       "  access_log off; client_max_body_size 100m;",
       unlines ["  " <> kind <> "_temp_path " <> folder <> "/" <> kind <> ";" | kind <- ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]],
       "  server {",
-      "    listen 127.0.0.1:" <> show port <> "; listen unix:" <> folder <> "/socket; listen 127.0.0.1:" <> show tlsPort <> " ssl; listen 127.0.0.1:" <> show announcedPort <> " proxy_protocol;",
+      "    listen unix:" <> folder <> "/socket;" <> concat [" listen 127.0.0.1:" <> show port <> kind <> ";" | (port, kind) <- zip ports ["", " ssl", " proxy_protocol", " http2", " ssl http2"]],
       "    ssl_certificate " <> folder <> "/cert.pem; ssl_certificate_key " <> folder <> "/key.pem;",
       "    root " <> folder <> ";",
       "    location /up/ { dav_methods PUT; }",
       "    location = /pong { return 200 'Pong!'; }",
       "    location = /announced { return 200 '$proxy_protocol_addr'; }",
       "    location = /gone { return 204; }",
+      "    location = /version { return 200 $server_protocol; }",
       "    location = /fields { return 200 '$request_method $http_host $http_connection $http_x_forwarded_for $http_x_forwarded_proto $http_x_forwarded_host $http_via $http_forwarded $http_x_own $http_x_named $http_te'; }",
       "    location = /count { return 200 $connection_requests; }",
       "  }",
       "}"
     ]
+
+-- | Run a test with the port of h2o, for HTTP\/2 in clear text, which has a file @page@ and one @large@ of 3 MB.
+withH2o :: (Int -> IO ()) -> IO ()
+withH2o act = do
+  found <- findExecutable "h2o"
+  case found of
+    Nothing -> skip "h2o is not installed"
+    Just program -> withFolder $ \folder -> do
+      port <- freePort
+      createDirectory (folder </> "files")
+      writeFile (folder </> "files" </> "page") "a page\n"
+      writeFile (folder </> "files" </> "large") (replicate 3000000 'x')
+      writeFile (folder </> "configuration") . unlines $
+        ["listen:", "  host: 127.0.0.1", "  port: " <> show port, "num-threads: 1", "hosts:", "  default:", "    paths:", "      /:", "        file.dir: " <> folder </> "files"]
+      bracket (spawned folder program ["-c", folder </> "configuration"]) (\p -> terminateProcess p >> void (waitForProcess p)) $ \_ -> do
+        eventually "h2o does not listen" (listens port)
+        act port
 
 -- | Run a test with the port of Python's server of files, which has a file @page@.
 withPython :: (Int -> IO ()) -> IO ()

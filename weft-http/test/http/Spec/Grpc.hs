@@ -16,7 +16,7 @@ import qualified Data.ByteString as B
 import Data.ByteString.Builder
 import qualified Data.ByteString.Char8 as C
 import Data.IORef
-import Data.Maybe (fromMaybe)
+import Data.Maybe (fromMaybe, isJust)
 import Network.HTTP.Types
 import Network.Wai
 import Spec.Secure (certificate)
@@ -25,8 +25,11 @@ import System.Process (readProcessWithExitCode)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Http
+import Weft.Http.Client (ClientProtocol (..), ClientSettings (..), Url (..), defaultClientSettings)
+import Weft.Http.Proxy
 import Weft.Test.Files (withFolder)
 import Weft.Test.Skip (skipUnless)
+import Weft.Tls (TlsClientSettings (..), Trust (..), defaultTlsClientSettings)
 
 tests :: Configuration -> TestTree
 tests on =
@@ -50,14 +53,41 @@ further on =
       testOn on "metadata before and behind the messages" $
         asked "metadata" ["b'some text' first last True"],
       testOn on "more calls at once than streams are allowed" $
-        asked "many" ["1000"]
+        asked "many" ["1000"],
+      testGroup
+        "through the proxy, to a server of HTTP/2"
+        [ testOn on scenario (throughProxy scenario expected)
+          | (scenario, expected) <-
+              [ ("calls", ["unary b'hello' b''", "server 1000 b'1' b'1000'", "client b'1000 499500'", "client, nothing b'0 0'", "both True"]),
+                ("interrupted", ["deadline DEADLINE_EXCEEDED", "gone True", "runs True", "cancelled True True", "endless True", "b'still'"]),
+                ("large", ["unary [True, True, True, True, True]", "both [True, True, True]"]),
+                ("statuses", ["at once NOT_FOUND: no such thing", "late INTERNAL: failed late [b'one', b'two']", "unknown UNIMPLEMENTED", "throws INTERNAL", "b'still'"]),
+                ("metadata", ["b'some text' first last True"]),
+                ("many", ["1000"])
+              ]
+        ]
     ]
+
+-- | The same through "Weft.Http.Proxy", to a server over TLS and one without.
+throughProxy :: String -> [String] -> Assertion
+throughProxy scenario expected = withFolder $ \folder -> do
+  unlessInstalled
+  files@(authority, _) <- certificate folder "test"
+  tls <- uncurry loadTls files
+  forM_ [Nothing, Just tls] $ \secure -> do
+    running <- newIORef 0
+    let settings = quiet (setHost "127.0.0.1" (setPort 0 (setHTTP2Cleartext True defaultSettings)))
+        toServer = defaultProxySettings {proxyClient = defaultClientSettings {clientProtocol = OnlyHttp2, clientTls = defaultTlsClientSettings {tlsTrust = TrustAuthorities authority}}}
+    withServerWith defaultOptions {optionTls = secure} settings (service running) $ \server ->
+      withProxy toServer [Url "localhost" (show (portOf (serverAddress server))) Nothing "/" (isJust secure)] $ \passing ->
+        withServerWith defaultOptions settings passing $ \proxy -> do
+          (code, out, err) <- within 150 scenario (readProcessWithExitCode python ["test/http/grpc_client.py", show (portOf (serverAddress proxy)), scenario] "")
+          (lines out, code, if code == ExitSuccess then "" else err) @?= (expected, ExitSuccess, "")
 
 -- | Run a scenario over TLS and without, which has to print these lines. The server must not refuse anything.
 asked :: String -> [String] -> Assertion
 asked scenario expected = withFolder $ \folder -> do
-  found <- readProcessWithExitCode python ["-c", "import grpc"] "" `catch` \e -> const (pure (ExitFailure 1, "", "")) (e :: IOException)
-  skipUnless "python3-grpcio is not installed" (case found of (code, _, _) -> code == ExitSuccess)
+  unlessInstalled
   files@(authority, _) <- certificate folder "test"
   tls <- uncurry loadTls files
   forM_ [(Nothing, []), (Just tls, [authority])] $ \(secure, more) -> do
@@ -70,8 +100,15 @@ asked scenario expected = withFolder $ \folder -> do
       (code, out, err) <- within 150 scenario (readProcessWithExitCode python (["test/http/grpc_client.py", port, scenario] <> more) "")
       (lines out, code, if code == ExitSuccess then "" else err) @?= (expected, ExitSuccess, "")
       readIORef refusals >>= (@?= [])
-  where
-    python = "/usr/bin/python3"
+
+-- | Skip the test if there is no client.
+unlessInstalled :: IO ()
+unlessInstalled = do
+  found <- readProcessWithExitCode python ["-c", "import grpc"] "" `catch` \e -> const (pure (ExitFailure 1, "", "")) (e :: IOException)
+  skipUnless "python3-grpcio is not installed" (case found of (code, _, _) -> code == ExitSuccess)
+
+python :: FilePath
+python = "/usr/bin/python3"
 
 -- The service ----------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ import Weft.Backend (Choice (..), backendChoice, preferBackend)
 import Weft.Duration (seconds, toSeconds)
 import Weft.Http hiding (Settings)
 import qualified Weft.Http as Http
-import Weft.Http.Client (Url (..))
+import Weft.Http.Client (ClientProtocol (..), Url (..))
 import Weft.Socket (SockAddr (..), Socket)
 import Weft.Timer (within)
 import Weft.Tls (replaceCertificates, servedNames)
@@ -234,7 +234,8 @@ inconsistent sources =
   concat
     [ ["no folder: give weft serve DIR, or 'folder' in the configuration file" | isNothing (folder settings), null (proxies settings), Map.null hosts],
       ["hosts." <> name <> ": no folder, no redirect, and no proxy" | (name, s) <- Map.toList hosts, isNothing (folder s), null (redirects s), null (proxies s)],
-      ["--proxy-send needs servers without TLS: the header would have to come before the handshake" | s <- settings : Map.elems hosts, isJust (proxySend s), any (any urlSecure . proxyServers) (proxies s)],
+      ["--proxy-send needs servers without TLS: the header would have to come before the handshake" | s <- settings : Map.elems hosts, isJust (proxySend s), any (any (urlSecure . snd) . proxyServers) (proxies s)],
+      ["--proxy-send needs servers of HTTP/1.1: each request has a connection of its own" | s <- settings : Map.elems hosts, isJust (proxySend s), any (any ((/= OnlyHttp1) . fst) . proxyServers) (proxies s)],
       ["--proxy-check needs --proxy, whose servers are checked" | isJust (proxyCheckPath settings), all (null . proxies) (settings : Map.elems hosts)],
       ["--https-redirect needs a certificate, as there is no HTTPS without one: --certificate, --key" | null (certificatesOf sources), redirecting],
       ["--client-ca needs a certificate, as without HTTPS no client shows its own: --certificate, --key" | null (certificatesOf sources), isJust (clientCa settings)],

@@ -14,6 +14,8 @@ module Weft.Http.Client.Exchange
     Idle (..),
     idleUntil,
     describe,
+    isReset,
+    largestAtOnce,
   )
 where
 
@@ -175,6 +177,7 @@ sendBody run body = case body of
     | (piece, rest) <- B.splitAt largestAtOnce bytes -> send [piece] (sendBody run (BytesBody rest))
   StreamBody (Just n) next -> sized n next
   StreamBody Nothing next -> chunked next
+  TrailedBody size next _ -> sendBody run (StreamBody size next)
   where
     send strings continue = sendWithin run strings >>= either (const (pure False)) (const continue)
     sized left next = do
@@ -356,5 +359,6 @@ unasked bytes
   | "HTTP/1." `B.isPrefixOf` bytes, " 408" `B.isPrefixOf` B.drop 8 bytes = Ended
   | otherwise = SurplusBytes
 
+-- | Whether the connection was reset.
 isReset :: IOException -> Bool
 isReset e = fmap Errno (ioe_errno e) `elem` [Just eCONNRESET, Just ePIPE]

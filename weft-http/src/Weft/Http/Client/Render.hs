@@ -5,6 +5,8 @@
 module Weft.Http.Client.Render
   ( Rendered (..),
     renderRequest,
+    Listed (..),
+    listRequest,
     isIdempotent,
     switches,
     members,
@@ -41,49 +43,95 @@ data Rendered = Rendered
 
 -- | The head, or why the request cannot be sent.
 renderRequest :: Request -> Either String Rendered
-renderRequest (Request method url fields body)
+renderRequest request@(Request method url fields body) = do
+  Said size bits <- checked request
+  host <- if hasBit saysHost bits then Right B.empty else (\host -> B.concat ["Host: ", host, "\r\n"]) <$> hostOf url
+  let strings = [method, " ", urlPath url, " HTTP/1.1\r\n", host]
+      framing = framingLine method body
+  Right
+    Rendered
+      { renderedHead = written (sum (map B.length strings) + size + B.length framing + 2) strings fields framing,
+        renderedIsHead = method == "HEAD",
+        renderedExpects = hasBit saysExpect bits && hasBody body,
+        renderedCloses = hasBit saysClose bits,
+        renderedSwitches = case body of
+          EmptyBody | hasBit saysUpgrade bits -> switches fields
+          _ -> []
+      }
+
+-- | A request's head as the fields of HTTP\/2.
+data Listed = Listed
+  { -- | Pseudo-fields first, names in lower case.
+    listedFields :: ![(ByteString, ByteString)],
+    listedIsHead :: !Bool,
+    -- | Whether the body is held back until the server asks for it.
+    listedExpects :: !Bool
+  }
+
+-- | The fields, or why the request cannot be sent. Those that concern a connection of HTTP\/1 are left out: RFC 9113,
+-- 8.2.2.
+listRequest :: Request -> Either String Listed
+listRequest request@(Request method url fields body) = do
+  Said _ bits <- checked request
+  host <- case [value | (name, value) <- fields, name == hHost] of
+    value : _ -> Right value
+    [] -> hostOf url
+  let pseudo = [(":method", method), (":scheme", if urlSecure url then "https" else "http"), (":authority", host), (":path", urlPath url)]
+      sized = maybe id (\n -> (("content-length", C.pack (show n)) :)) (announcedLength method body)
+      named = members hConnection fields
+      passed (name, value) = case B.length folded of
+        2 | isWord "te" folded -> [(folded, "trailers") | "trailers" `elem` members "te" [(name, value)]]
+        _
+          | folded `elem` ["host", "connection", "keep-alive", "proxy-connection", "upgrade", "http2-settings"] || folded `elem` named -> []
+          | otherwise -> [(folded, trimBlanks value)]
+        where
+          folded = CI.foldedCase name
+  Right (Listed (pseudo <> sized (concatMap passed fields)) (method == "HEAD") (hasBit saysExpect bits && hasBody body))
+
+-- | What the fields say, if the request can be sent.
+checked :: Request -> Either String Said
+checked (Request method url fields _)
   | not (isName method) = Left "the method is not a token"
   | method == "CONNECT" = Left "CONNECT is not supported"
   | B.null target || C.head target /= '/' && not (target == "*" && method == "OPTIONS") = Left "the target does not begin with a slash"
   | not (B.all (\c -> c > 32 && c < 127 && c /= 35) target) = Left "the target has a byte that has to be encoded"
-  | otherwise = do
-    Said size bits <- examine 0 0 fields
-    host <- if hasBit saysHost bits then Right B.empty else hostLine (hostField url)
-    let strings = [method, " ", target, " HTTP/1.1\r\n", host]
-        framing = framingLine method body
-    Right
-      Rendered
-        { renderedHead = written (sum (map B.length strings) + size + B.length framing + 2) strings fields framing,
-          renderedIsHead = method == "HEAD",
-          renderedExpects = hasBit saysExpect bits && hasBody,
-          renderedCloses = hasBit saysClose bits,
-          renderedSwitches = case body of
-            EmptyBody | hasBit saysUpgrade bits -> switches fields
-            _ -> []
-        }
+  | otherwise = examine 0 0 fields
   where
     target = urlPath url
-    hostLine host
-      | B.all (\c -> c > 32 && c < 127) host = Right (B.concat ["Host: ", host, "\r\n"])
-      | otherwise = Left "the host has a byte that is not allowed"
-    hasBody = case body of
-      EmptyBody -> False
-      BytesBody bytes -> not (B.null bytes)
-      StreamBody (Just 0) _ -> False
-      StreamBody _ _ -> True
 
--- | The line that says how long the body is. RFC 9110, 8.6: a length of zero is said where a body is usual.
-framingLine :: Method -> RequestBody -> ByteString
-framingLine method body = case body of
-  EmptyBody
-    | method `elem` ["POST", "PUT", "PATCH"] -> len 0
-    | otherwise -> B.empty
-  BytesBody bytes -> len (B.length bytes)
-  StreamBody (Just n) _ -> len n
-  StreamBody Nothing _ -> "Transfer-Encoding: chunked\r\n"
+-- | The value of the field @Host@.
+hostOf :: Url -> Either String ByteString
+hostOf url
+  | B.all (\c -> c > 32 && c < 127) host = Right host
+  | otherwise = Left "the host has a byte that is not allowed"
   where
-    len :: Int -> ByteString
-    len n = B.concat ["Content-Length: ", C.pack (show n), "\r\n"]
+    host = hostField url
+
+hasBody :: RequestBody -> Bool
+hasBody body = case body of
+  EmptyBody -> False
+  BytesBody bytes -> not (B.null bytes)
+  StreamBody (Just 0) _ -> False
+  StreamBody _ _ -> True
+  TrailedBody {} -> True
+
+-- | The line that says how long the body is.
+framingLine :: Method -> RequestBody -> ByteString
+framingLine method body = case announcedLength method body of
+  Just n -> B.concat ["Content-Length: ", C.pack (show n), "\r\n"]
+  Nothing -> case body of
+    EmptyBody -> B.empty
+    _ -> "Transfer-Encoding: chunked\r\n"
+
+-- | The length that is announced. RFC 9110, 8.6: a length of zero is said where a body is usual.
+announcedLength :: Method -> RequestBody -> Maybe Int
+announcedLength method body = case body of
+  EmptyBody
+    | method `elem` ["POST", "PUT", "PATCH"] -> Just 0
+    | otherwise -> Nothing
+  BytesBody bytes -> Just (B.length bytes)
+  StreamBody size _ -> size
+  TrailedBody size _ _ -> size
 
 -- | The bytes of the fields' lines, and a set of the bits below.
 data Said = Said !Int !Int

@@ -11,6 +11,7 @@ module Weft.Http.Client.Types
     -- * Settings
     ClientSettings (..),
     defaultClientSettings,
+    ClientProtocol (..),
     clientLimits,
 
     -- * Errors
@@ -52,6 +53,8 @@ data RequestBody
     -- response is awaited and read, and asked for a piece when the last one was sent. With a length, it has to give
     -- exactly as many bytes; without, the body is chunked. An exception of the action ends the request, and is thrown.
     StreamBody !(Maybe Int) !(IO ByteString)
+  | -- | The same, with trailer fields, from an action that is run at the end. Over HTTP\/1.1 they are not sent.
+    TrailedBody !(Maybe Int) !(IO ByteString) !(IO [Header])
 
 -- | A response. Its body can be read until the function that got the response returns.
 data Response = Response
@@ -80,6 +83,14 @@ data ClientSettings = ClientSettings
     clientDial :: !DialOptions,
     -- | Trusted authorities, and a client certificate. The authorities are loaded once.
     clientTls :: !TlsClientSettings,
+    -- | Which versions of HTTP are spoken.
+    clientProtocol :: !ClientProtocol,
+    -- | The most requests at a time on one connection of HTTP\/2, if the server allows as many. A request counts until
+    -- the function that got its response has returned.
+    clientMostStreams :: !Int,
+    -- | How many bytes of a response over HTTP\/2 are received before they are read, from 65,535. A server that is far
+    -- away sends no more than that in a round trip.
+    clientStreamWindow :: !Int,
     -- | The most connections to one server (scheme, host and port) at a time. If all are in use, requests wait in the
     -- order in which they came.
     clientMostPerServer :: !Int,
@@ -105,15 +116,32 @@ data ClientSettings = ClientSettings
     clientBodyLimit :: !Int
   }
 
--- | Sixteen connections to a server, for which a request waits 30 seconds at most, kept for 30 seconds; 10 seconds to
--- connect, 30 seconds for each piece that is sent, 60 seconds for the head of the response and for each piece of its
--- body; a body is held back for one second; heads of 64 KiB with 200 fields; bodies of 16 MiB.
+-- | Which versions of HTTP a client speaks. Whatever is chosen for @https@ is negotiated by ALPN (RFC 7301); over clear
+-- text the server has to be known to speak it (RFC 9113, 3.3).
+data ClientProtocol
+  = -- | HTTP\/1.1.
+    OnlyHttp1
+  | -- | For @https@ HTTP\/2 if the server chooses it, and else HTTP\/1.1; over clear text HTTP\/1.1. That a server speaks
+    -- HTTP\/1.1 is remembered for ten minutes.
+    PreferHttp2
+  | -- | HTTP\/2, over clear text too.
+    OnlyHttp2
+  deriving (Eq, Ord, Show, Enum, Bounded)
+
+-- | HTTP\/1.1 (a program that has not asked for HTTP\/2 may rely on what it lacks: upgrades, and a connection of its
+-- own for each request, whose end concerns no other one). Sixteen connections to a server, for which a request waits 30
+-- seconds at most, kept for 30 seconds; 10 seconds to connect, 30 seconds for each piece that is sent, 60 seconds for
+-- the head of the response and for each piece of its body; a body is held back for one second; heads of 64 KiB with 200
+-- fields; bodies of 16 MiB. Over HTTP\/2, 100 requests on a connection, with windows of 256 KiB.
 defaultClientSettings :: ClientSettings
 defaultClientSettings =
   ClientSettings
     { clientConnect = Nothing,
       clientDial = defaultDialOptions,
       clientTls = defaultTlsClientSettings,
+      clientProtocol = OnlyHttp1,
+      clientMostStreams = 100,
+      clientStreamWindow = 262144,
       clientMostPerServer = 16,
       clientQueueTime = seconds 30,
       clientIdleTime = seconds 30,
@@ -165,6 +193,13 @@ data Cause
     EndedEarly
   | -- | What came is not a response that can be relied on.
     NotHttp !Violation
+  | -- | The server has broken a rule of HTTP\/2, this one, or does not speak it.
+    NotHttp2 !String
+  | -- | The server has reset the request's stream, with this code (RFC 9113, 7).
+    StreamReset !Int
+  | -- | The server has refused the request, or ended the connection, without acting on it (RFC 9113, 8.7), each time that it
+    -- was sent.
+    NotProcessed
   | -- | The body has more bytes than this limit.
     BodyTooLarge !Int
   | -- | The request cannot be sent, and why; nothing was sent.
@@ -191,6 +226,9 @@ instance Show ClientError where
         NoAnswer e -> "the connection ended without a response" <> maybe "" ((": " <>) . show) e
         EndedEarly -> "the connection ended before the response did"
         NotHttp why -> violation why
+        NotHttp2 why -> "not HTTP/2: " <> why
+        StreamReset code -> "the server has reset the stream: " <> (if code < length resetNames then resetNames !! code else "error " <> show code)
+        NotProcessed -> "the server has refused the request"
         BodyTooLarge n -> "the body has more than " <> show n <> " bytes"
         InvalidRequest why -> why
         WrongLength -> "the body has not the length that was announced"
@@ -205,5 +243,11 @@ instance Show ClientError where
         TooManyFields -> "the fields exceed the limits"
         TooManyInterim -> "too many interim responses"
         UnaskedUpgrade -> "the server switches to a protocol that was not asked for"
+
+-- | The codes of resets: RFC 9113, 7.
+resetNames :: [String]
+resetNames =
+  ["NO_ERROR", "PROTOCOL_ERROR", "INTERNAL_ERROR", "FLOW_CONTROL_ERROR", "SETTINGS_TIMEOUT", "STREAM_CLOSED", "FRAME_SIZE_ERROR"]
+    <> ["REFUSED_STREAM", "CANCEL", "COMPRESSION_ERROR", "CONNECT_ERROR", "ENHANCE_YOUR_CALM", "INADEQUATE_SECURITY", "HTTP_1_1_REQUIRED"]
 
 instance Exception ClientError

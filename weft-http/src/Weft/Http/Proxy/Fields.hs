@@ -6,6 +6,7 @@ module Weft.Http.Proxy.Fields
   ( -- * Requests
     forwardedFields,
     askedUpgrades,
+    askedTrailers,
 
     -- * Responses
     endToEnd,
@@ -67,8 +68,9 @@ isReplaced name = case B.length folded of
   where
     folded = CI.foldedCase name
 
--- | The protocols to which the client asks to switch (RFC 9110, 7.8), if that can be passed on: by a request of HTTP\/1.1
--- without a body, and to protocols that are not HTTP or TLS, which the two ends would go on to speak without the proxy.
+-- | The protocols to which the client asks to switch (RFC 9110, 7.8), if that can be passed on: by a request of
+-- HTTP\/1.1 without a body, and to protocols that are not HTTP or TLS, which the two ends would go on to speak without
+-- the proxy.
 -- In HTTP\/2 such fields are malformed (RFC 9113, 8.2.2): there they are the server's, for a WebSocket (RFC 8441).
 askedUpgrades :: Wai.Request -> [ByteString]
 askedUpgrades request
@@ -80,6 +82,11 @@ askedUpgrades request
       Wai.KnownLength 0 -> True
       _ -> False
     isHttp protocol = C.takeWhile (/= '/') protocol `elem` ["h2c", "h2", "h3", "http", "tls"]
+
+-- | That the client takes trailers (RFC 9110, 10.1.4), which servers of gRPC want to hear, if it says so. For a server
+-- of HTTP\/2: over HTTP\/1.1, it concerns one connection.
+askedTrailers :: Wai.Request -> [Header]
+askedTrailers request = [(hTE, "trailers") | "trailers" `elem` members hTE (Wai.requestHeaders request)]
 
 upgradeFields :: [ByteString] -> [Header]
 upgradeFields [] = []

@@ -31,6 +31,7 @@ import Data.IORef
 import Data.List (sortOn)
 import Weft.Core.Each
 import Weft.Duration
+import Weft.Http.Client.Types (ClientProtocol)
 import Weft.Http.Client.Url (Url)
 import Weft.Sys (OwnRef, newOwnRef, readOwnRef, updateOwnRef)
 import Weft.Transport (Instant, deadlineIn)
@@ -38,6 +39,8 @@ import Weft.Transport (Instant, deadlineIn)
 -- | A server that requests are passed on to.
 data Upstream = Upstream
   { upstreamUrl :: !Url,
+    -- | What it speaks.
+    upstreamProtocol :: !ClientProtocol,
     -- | The requests that a capability has under way with it, and the turn of the last one. Written by the capability's
     -- threads.
     upstreamLoad :: !(Each (OwnRef Load)),
@@ -51,8 +54,8 @@ data Load = Load !Int !Int
 data Health = Health !Int !(Maybe Instant) !Checked
 
 -- | A server without requests, which counts as well.
-newUpstream :: Url -> IO Upstream
-newUpstream url = Upstream url <$> newEach (newOwnRef (Load 0 0)) <*> newIORef (Health 0 Nothing (Well 0))
+newUpstream :: ClientProtocol -> Url -> IO Upstream
+newUpstream protocol url = Upstream url protocol <$> newEach (newOwnRef (Load 0 0)) <*> newIORef (Health 0 Nothing (Well 0))
 
 -- | The turn of a capability's request: later ones have greater numbers.
 type Turn = Int

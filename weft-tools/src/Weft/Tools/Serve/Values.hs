@@ -52,7 +52,7 @@ import qualified Data.CaseInsensitive as CI
 import Data.Char (isAlphaNum, isControl, isDigit, isSpace)
 import Data.Either (isRight)
 import Data.IP (IP (..), IPRange (..), addrRangePair, fromIPv6b, makeAddrRange, toIPv4, toIPv6)
-import Data.List (intercalate, isPrefixOf)
+import Data.List (intercalate, isPrefixOf, stripPrefix)
 import qualified Data.Text as T
 import qualified Data.Text.Encoding as T
 import qualified Data.Text.Encoding.Error as T
@@ -61,7 +61,7 @@ import Numeric (readOct)
 import System.Posix.Types (FileMode)
 import Text.Read (readMaybe)
 import Weft.Duration (Duration, seconds)
-import Weft.Http.Client (Url (..), parseUrlOrSocket, socketPathFits)
+import Weft.Http.Client (ClientProtocol (..), Url (..), parseUrl, parseUrlOrSocket, socketPathFits)
 
 -- | The value of a text, or an error message.
 type Reader a = String -> Either String a
@@ -209,11 +209,13 @@ redirectRule text = case break (== '=') text of
 -- | Requests whose paths begin with this are passed on to these servers.
 data ProxyRule = ProxyRule
   { proxyPrefix :: ByteString,
-    proxyServers :: [Url]
+    -- | What each speaks, and its URL.
+    proxyServers :: [(ClientProtocol, Url)]
   }
   deriving (Eq)
 
--- | @\/api\/=http:\/\/127.0.0.1:3000,unix:\/run\/app.sock@.
+-- | @\/api\/=http:\/\/127.0.0.1:3000,unix:\/run\/app.sock@. HTTP\/2 is @h2c:\/\/HOST:PORT@ without TLS,
+-- @h2:\/\/HOST[:PORT]@ with.
 proxyRule :: Reader ProxyRule
 proxyRule text = case break (== '=') text of
   (from, '=' : to)
@@ -221,7 +223,11 @@ proxyRule text = case break (== '=') text of
     | otherwise -> ProxyRule (B.pack from) <$> mapM server (commas to)
   _ -> Left ("expected '/PATH/=URL[,URL ...]', not " <> show text)
   where
-    server url = parseUrlOrSocket url >>= \u -> if urlPath u == "/" then Right u else Left ("the path of a request stays as it is, so the URL of a server has none: " <> url)
+    server url = spoken url >>= \u -> if urlPath (snd u) == "/" then Right u else Left ("the path of a request stays as it is, so the URL of a server has none: " <> url)
+    spoken url
+      | Just rest <- stripPrefix "h2c://" url = (,) OnlyHttp2 <$> parseUrl ("http://" <> rest)
+      | Just rest <- stripPrefix "h2://" url = (,) OnlyHttp2 <$> parseUrl ("https://" <> rest)
+      | otherwise = (,) OnlyHttp1 <$> parseUrlOrSocket url
     commas t = case break (== ',') t of
       (one, ',' : rest) -> one : commas rest
       (one, _) -> [one]
