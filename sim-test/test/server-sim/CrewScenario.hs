@@ -88,7 +88,7 @@ broken = do
     pure $ case () of
       _
         | not (null stuck) -> Just ("never woken: threads " <> show stuck)
-        | any odd done || and (zipWith (/=) done (drop 1 done)) == False -> Just ("jobs that ended: " <> show done)
+        | any odd done || not (and (zipWith (/=) done (drop 1 done))) -> Just ("jobs that ended: " <> show done)
         | otherwise -> Nothing
 
 crewTests :: TestTree
