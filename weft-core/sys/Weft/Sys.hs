@@ -1,4 +1,5 @@
 {-# LANGUAGE BangPatterns #-}
+{-# LANGUAGE CPP #-}
 {-# LANGUAGE MagicHash #-}
 {-# LANGUAGE RankNTypes #-}
 {-# LANGUAGE UnboxedTuples #-}
@@ -140,9 +141,23 @@ data Ref a = Ref (MutVar# RealWorld a)
 instance Eq (Ref a) where
   Ref a == Ref b = isTrue# (sameMutVar# a b)
 
+-- | A value, evaluated, with the pointer that whoever evaluates it again gets.
+--
+-- From GHC 9.4 on a bang does not do that for a constructor with strict fields: GHC takes it for a value and leaves the
+-- bang out; then, if it is built of parts that are not known to be evaluated, tag inference makes a thunk of it. With a
+-- thunk in a reference a compare-and-swap, which compares with the value's pointer, fails for ever (see 'casRef'). So
+-- there this is a call.
+evaluated :: a -> (# a #)
+evaluated !a = (# a #)
+#if __GLASGOW_HASKELL__ >= 904
+{-# NOINLINE evaluated #-}
+#else
+{-# INLINE evaluated #-}
+#endif
+
 -- | A new reference with an initial value, which is evaluated.
 newRef :: a -> IO (Ref a)
-newRef !a = IO $ \s -> case newMutVar# a s of (# s', r #) -> (# s', Ref r #)
+newRef a = IO $ \s -> case evaluated a of (# a' #) -> case newMutVar# a' s of (# s', r #) -> (# s', Ref r #)
 {-# INLINE newRef #-}
 
 -- | A reference that is global to the process. Its first use creates it, with the result of the action. For top-level
@@ -164,12 +179,13 @@ writeRef (Ref r) a = IO $ \s -> (# writeMutVar# r a s, () #)
 
 -- | Evaluate a value, replace the old one by it and return the old one, atomically.
 swapRef :: Ref a -> a -> IO a
-swapRef (Ref r) !new = IO loop
-  where
-    loop s = case readMutVar# r s of
-      (# s1, old #) -> case casMutVar# r old new s1 of
-        (# s2, 0#, _ #) -> (# s2, old #)
-        (# s2, _, _ #) -> loop s2
+swapRef (Ref r) a = IO $ \s0 -> case evaluated a of
+  (# new #) ->
+    let loop s = case readMutVar# r s of
+          (# s1, old #) -> case casMutVar# r old new s1 of
+            (# s2, 0#, _ #) -> (# s2, old #)
+            (# s2, _, _ #) -> loop s2
+     in loop s0
 {-# INLINE swapRef #-}
 
 -- | @casRef r old new@ replaces @old@ by @new@ and returns 'True'; 'False' if the reference holds another pointer.
@@ -178,8 +194,9 @@ swapRef (Ref r) !new = IO loop
 -- evaluated, its pointer differs from that of its value until the next major collection. All operations here evaluate
 -- what they store, but for 'writeRef'.
 casRef :: Ref a -> a -> a -> IO Bool
-casRef (Ref r) old !new = IO $ \s -> case casMutVar# r old new s of
-  (# s', failed, _ #) -> (# s', isTrue# (failed ==# 0#) #)
+casRef (Ref r) old a = IO $ \s -> case evaluated a of
+  (# new #) -> case casMutVar# r old new s of
+    (# s', failed, _ #) -> (# s', isTrue# (failed ==# 0#) #)
 {-# INLINE casRef #-}
 
 -- | Apply a function that builds a constructor around the old value
@@ -189,11 +206,10 @@ updateRef :: Ref a -> (a -> a) -> IO a
 updateRef (Ref r) f = IO loop
   where
     loop s = case readMutVar# r s of
-      (# s1, old #) ->
-        let !new = f old
-         in case casMutVar# r old new s1 of
-              (# s2, 0#, _ #) -> (# s2, old #)
-              (# s2, _, _ #) -> loop s2
+      (# s1, old #) -> case evaluated (f old) of
+        (# new #) -> case casMutVar# r old new s1 of
+          (# s2, 0#, _ #) -> (# s2, old #)
+          (# s2, _, _ #) -> loop s2
 {-# INLINE updateRef #-}
 
 -- WordArray ----------------------------------------------------------------------
@@ -313,8 +329,9 @@ writeBoxedArray (BoxedArray a) (I# i) x = IO $ \s -> (# writeArray# a i x s, () 
 
 -- | 'casRef' for an element.
 casBoxedArray :: BoxedArray a -> Int -> a -> a -> IO Bool
-casBoxedArray (BoxedArray a) (I# i) old !new = IO $ \s -> case casArray# a i old new s of
-  (# s', failed, _ #) -> (# s', isTrue# (failed ==# 0#) #)
+casBoxedArray (BoxedArray a) (I# i) old b = IO $ \s -> case evaluated b of
+  (# new #) -> case casArray# a i old new s of
+    (# s', failed, _ #) -> (# s', isTrue# (failed ==# 0#) #)
 {-# INLINE casBoxedArray #-}
 
 -- | Copy all of the first array to the beginning of the second.
@@ -332,7 +349,7 @@ newtype OwnRef a = OwnRef (BoxedArray a)
 
 -- | A new reference with an initial value, which is evaluated, and which it keeps alive. Takes 4 KiB.
 newOwnRef :: a -> IO (OwnRef a)
-newOwnRef !a = OwnRef <$> newOwnArray 1 a
+newOwnRef a = case evaluated a of (# a' #) -> OwnRef <$> newOwnArray 1 a'
 
 -- | Read the value.
 readOwnRef :: OwnRef a -> IO a
@@ -346,12 +363,13 @@ writeOwnRef (OwnRef arr) = writeBoxedArray arr 0
 
 -- | Evaluate a value, replace the old one by it and return the old one, atomically.
 swapOwnRef :: OwnRef a -> a -> IO a
-swapOwnRef (OwnRef (BoxedArray arr)) !new = IO loop
-  where
-    loop s = case readArray# arr 0# s of
-      (# s1, old #) -> case casArray# arr 0# old new s1 of
-        (# s2, 0#, _ #) -> (# s2, old #)
-        (# s2, _, _ #) -> loop s2
+swapOwnRef (OwnRef (BoxedArray arr)) a = IO $ \s0 -> case evaluated a of
+  (# new #) ->
+    let loop s = case readArray# arr 0# s of
+          (# s1, old #) -> case casArray# arr 0# old new s1 of
+            (# s2, 0#, _ #) -> (# s2, old #)
+            (# s2, _, _ #) -> loop s2
+     in loop s0
 {-# INLINE swapOwnRef #-}
 
 -- | 'updateRef': apply a function to the value, and return the old one. The result is evaluated, and written even if it
@@ -360,11 +378,10 @@ updateOwnRef :: OwnRef a -> (a -> a) -> IO a
 updateOwnRef (OwnRef (BoxedArray arr)) f = IO loop
   where
     loop s = case readArray# arr 0# s of
-      (# s1, old #) ->
-        let !new = f old
-         in case casArray# arr 0# old new s1 of
-              (# s2, 0#, _ #) -> (# s2, old #)
-              (# s2, _, _ #) -> loop s2
+      (# s1, old #) -> case evaluated (f old) of
+        (# new #) -> case casArray# arr 0# old new s1 of
+          (# s2, 0#, _ #) -> (# s2, old #)
+          (# s2, _, _ #) -> loop s2
 {-# INLINE updateOwnRef #-}
 
 -- Threads --------------------------------------------------------------------
