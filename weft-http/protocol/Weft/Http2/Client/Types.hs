@@ -23,11 +23,8 @@ module Weft.Http2.Client.Types
     Receiving (..),
 
     -- * Steps
-    Step (..),
-    Outcome (..),
-    get,
-    gets,
-    modify,
+    Step,
+    module Weft.Http2.Step,
     act,
     queue,
     failWith,
@@ -35,7 +32,7 @@ module Weft.Http2.Client.Types
   )
 where
 
-import Control.Monad (ap, liftM, when)
+import Control.Monad (when)
 import Data.ByteString (ByteString)
 import qualified Data.IntMap.Strict as IntMap
 import qualified Data.IntSet as IntSet
@@ -46,6 +43,7 @@ import Weft.Http2.Client.Head (ResponseHead)
 import Weft.Http2.Core.Ended (Ended)
 import Weft.Http2.Core.Types (Decode, Field, Frame (..), StreamId)
 import Weft.Http2.Frame (ErrorCode (..))
+import Weft.Http2.Step
 
 -- | The limits on a connection, and on what its server may cause. Sizes are in bytes. A server that exceeds a limit on
 -- the connection ends it.
@@ -230,34 +228,7 @@ data Receiving
 -- Steps ------------------------------------------------------------------------------
 
 -- | A computation on a connection, which may end it.
-newtype Step a = Step {runStep :: Core -> Outcome a}
-
--- | The connection goes on, or ends.
-data Outcome a = Goes a !Core | Ends !Core
-
-instance Functor Step where
-  fmap = liftM
-
-instance Applicative Step where
-  pure a = Step (Goes a)
-  (<*>) = ap
-
-instance Monad Step where
-  Step f >>= k = Step $ \core -> case f core of
-    Goes a core' -> runStep (k a) core'
-    Ends core' -> Ends core'
-
--- | The state.
-get :: Step Core
-get = Step (\core -> Goes core core)
-
--- | Part of the state.
-gets :: (Core -> a) -> Step a
-gets f = Step (\core -> Goes (f core) core)
-
--- | Change the state.
-modify :: (Core -> Core) -> Step ()
-modify f = Step (Goes () . f)
+type Step = StepOf Core
 
 -- | Ask the owner for something.
 act :: Action -> Step ()

@@ -32,11 +32,8 @@ module Weft.Http2.Core.Types
     Waiting (..),
 
     -- * Steps
-    Step (..),
-    Outcome (..),
-    get,
-    gets,
-    modify,
+    Step,
+    module Weft.Http2.Step,
     act,
     queue,
     failWith,
@@ -49,7 +46,6 @@ module Weft.Http2.Core.Types
   )
 where
 
-import Control.Monad (ap, liftM)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString.Char8 as B8
 import Data.Int (Int64)
@@ -66,6 +62,7 @@ import Weft.Http2.Core.Priority
 import Weft.Http2.Frame (ErrorCode (..))
 import Weft.Http2.Request (Head, readHead)
 import Weft.Http2.Resets
+import Weft.Http2.Step
 
 -- | A field's name, in lower case, and its value.
 type Field = (ByteString, ByteString)
@@ -346,34 +343,7 @@ data Waiting = NotWaiting | ForWindow !Instant | ForBody !Instant
 -- Steps ------------------------------------------------------------------------------
 
 -- | A computation on a connection, which may end it.
-newtype Step a = Step {runStep :: Core -> Outcome a}
-
--- | The connection goes on, or ends.
-data Outcome a = Goes a !Core | Ends !Core
-
-instance Functor Step where
-  fmap = liftM
-
-instance Applicative Step where
-  pure a = Step (Goes a)
-  (<*>) = ap
-
-instance Monad Step where
-  Step f >>= k = Step $ \core -> case f core of
-    Goes a core' -> runStep (k a) core'
-    Ends core' -> Ends core'
-
--- | The state.
-get :: Step Core
-get = Step (\core -> Goes core core)
-
--- | Part of the state.
-gets :: (Core -> a) -> Step a
-gets f = Step (\core -> Goes (f core) core)
-
--- | Change the state.
-modify :: (Core -> Core) -> Step ()
-modify f = Step (Goes () . f)
+type Step = StepOf Core
 
 -- | Ask the owner for something.
 act :: Action -> Step ()
