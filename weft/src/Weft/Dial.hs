@@ -52,6 +52,7 @@ import Weft.Dial.Order
 import Weft.Dial.Race
 import Weft.Duration
 import Weft.Resolver
+import Weft.Resolver.Names (printable)
 import Weft.Runtime.Managers (currentManager)
 import Weft.Scope
 import Weft.Socket.Address (addressFamily)
@@ -114,8 +115,8 @@ instance Show DialError where
       showString (named destination) . showString ": cannot connect: " . showString (intercalate "; " (map failure failures))
     where
       named destination = case destination of
-        Host host service -> host <> " port " <> service
-        UnixPath path -> path
+        Host host service -> printable host <> " port " <> printable service
+        UnixPath path -> printable path
         At address -> show address
       failure (address, why) =
         show address <> ": " <> case why of

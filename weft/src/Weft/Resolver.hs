@@ -153,7 +153,7 @@ data ResolveError = ResolveError
   deriving (Eq)
 
 instance Show ResolveError where
-  showsPrec _ (ResolveError name reason) = showString name . showString ": " . showString (inWords reason)
+  showsPrec _ (ResolveError name reason) = showString (printable name) . showString ": " . showString (inWords reason)
 
 instance Exception ResolveError
 

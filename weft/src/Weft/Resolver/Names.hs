@@ -10,12 +10,13 @@ module Weft.Resolver.Names
     Hosts,
     parseHosts,
     lookupHosts,
+    printable,
   )
 where
 
 import Data.ByteString (ByteString)
 import qualified Data.ByteString.Char8 as B8
-import Data.Char (isAscii, isControl, isDigit, isHexDigit, isSpace, toLower)
+import Data.Char (isAscii, isControl, isDigit, isHexDigit, isPrint, isSpace, toLower)
 import Data.List (isSuffixOf)
 import qualified Data.Map.Strict as Map
 import Data.Maybe (fromMaybe)
@@ -33,6 +34,10 @@ isLiteral host = ':' `elem` host || numeric (lastLabel host)
     numeric label = case label of
       '0' : x : digits | x `elem` "xX" -> all isHexDigit digits
       _ -> not (null label) && all isDigit label
+
+-- | A name as an error shows it, on a terminal or in a log: what cannot be printed is escaped as in Haskell.
+printable :: String -> String
+printable = concatMap (\c -> if isPrint c then [c] else init (drop 1 (show c)))
 
 -- | @localhost@ and the names below it, which are this host's (RFC 6761, section 6.3). The name is canonical.
 isLocalhost :: String -> Bool

@@ -300,7 +300,9 @@ names =
         soon <- soonEnough
         e <- try (dial options soon (Host "a.test" "80"))
         case e of
-          Left (NotFound destination why) -> (destination, why) @?= (Host "a.test" "80", ResolveError "a.test" NoSuchName)
+          Left (NotFound destination why) -> do
+            (destination, why) @?= (Host "a.test" "80", ResolveError "a.test" NoSuchName)
+            show (NotFound (Host "a\r" "8\b") why) @?= "a\\r port 8\\b: a.test: there is no such name"
           Left other -> assertFailure (show other)
           Right _ -> assertFailure "connected",
     testCase "the deadline includes the look-up" $

@@ -117,7 +117,9 @@ failures =
     testCase "the error names the name" $
       with (const [Code 3]) id $ \_ r -> do
         e <- try (look r "a.test")
-        either (\x -> show (x :: ResolveError) @?= "a.test: there is no such name") (assertFailure . show) e,
+        either (\x -> show (x :: ResolveError) @?= "a.test: there is no such name") (assertFailure . show) e
+        -- As text that a terminal does not obey.
+        show (ResolveError "a\n\ESC[2J\x202e" NoSuchName) @?= "a\\n\\ESC[2J\\8238: there is no such name",
     testCase "no server" $ do
       address <- bracket (S.socket AF_INET Datagram 0) S.close $ \s -> S.bind s (four 1) >> S.getSocketName s
       r <- newResolver defaultResolverSettings {resolverServers = [address], resolverHosts = Nothing, resolverTimeout = Just (milliseconds 100), resolverTries = Just 1}
