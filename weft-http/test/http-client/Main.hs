@@ -10,8 +10,9 @@ import qualified Spec.Peers as Peers
 import qualified Spec.Proxy as Proxy
 import qualified Spec.Shared as Shared
 import qualified Spec.Upgrades as Upgrades
+import qualified Spec.Urls as Urls
 import Test.Tasty (testGroup)
 import Weft.Test.Main (defaultMain)
 
 main :: IO ()
-main = defaultMain (testGroup "HTTP client" [Parser.tests, Exchange.tests, Cuts.tests, Peers.tests, Proxy.tests, Upgrades.tests, Shared.tests])
+main = defaultMain (testGroup "HTTP client" [Parser.tests, Exchange.tests, Cuts.tests, Peers.tests, Proxy.tests, Upgrades.tests, Shared.tests, Urls.tests])

@@ -18,7 +18,7 @@ import Data.List (isInfixOf, stripPrefix)
 
 -- | A server and the target of a request.
 data Url = Url
-  { -- | A name or an address; an IPv6 address is without brackets.
+  { -- | A name or an address. An IPv6 address is without brackets, and may have a zone: @fe80::1%eth0@.
     urlHost :: !String,
     urlPort :: !String,
     -- | The path of a Unix socket, used instead of host and port.
@@ -65,9 +65,16 @@ parseUrl text
     scheme name = let (begin, rest) = splitAt (length name) text in if map toLower begin == name then Just rest else Nothing
     authority secure rest = case break (`elem` ("/?#" :: String)) rest of
       (name, _) | '@' `elem` name -> Left "a user name or password in a URL is not supported"
-      ('[' : address, path)
-        | (host, ']' : port) <- break (== ']') address -> with secure host (drop 1 port) path
+      ('[' : address, path) -> case break (== ']') address of
+        (host, ']' : port)
+          | ':' `notElem` host -> Left ("not an IPv6 address: [" ++ host ++ "]")
+          | null port || take 1 port == ":" -> with secure (withZone host) (drop 1 port) path
+        _ -> Left ("behind [ there have to be an IPv6 address and ], and then nothing or a colon and the port: [" ++ address)
       (name, path) -> let (host, port) = break (== ':') name in with secure host (drop 1 port) path
+    -- RFC 6874, section 2. Others write the percent sign as it is.
+    withZone host = case break (== '%') host of
+      (address, '%' : '2' : '5' : zone@(_ : _)) -> address ++ "%" ++ zone
+      _ -> host
     with secure host port path
       | null host = Left "the URL names no host"
       | any (\c -> c <= ' ' || c > '~') host = Left "a host's name has printable ASCII characters only"
@@ -81,18 +88,26 @@ showUrl url = server <> B.unpack (urlPath url)
   where
     server = case urlUnix url of
       Just file -> "unix:" <> file <> ":"
-      Nothing -> (if urlSecure url then "https://" else "http://") <> B.unpack (hostField url)
+      Nothing -> (if urlSecure url then "https://" else "http://") <> bracketed (concatMap encoded (urlHost url)) <> shownPort url
+    encoded c = if c == '%' then "%25" else [c]
 
 -- | The host and its port; an IPv6 address is in brackets.
 hostAndPort :: Url -> String
-hostAndPort url = bracketed url <> ":" <> urlPort url
+hostAndPort url = bracketed (urlHost url) <> ":" <> urlPort url
 
--- | The value of the field @Host@: without the port if it is the scheme's (RFC 9110, 4.2.3).
+-- | The value of the field @Host@: without the port if it is the scheme's (RFC 9110, 4.2.3), and without the zone of an
+-- address, which means nothing to others (RFC 6874, 4).
 hostField :: Url -> ByteString
-hostField url = B.pack (bracketed url <> (if urlPort url `elem` [portOf (urlSecure url), ""] then "" else ':' : urlPort url))
+hostField url = B.pack (bracketed address <> shownPort url)
+  where
+    address = if ':' `elem` urlHost url then takeWhile (/= '%') (urlHost url) else urlHost url
 
-bracketed :: Url -> String
-bracketed url = if ':' `elem` urlHost url then "[" <> urlHost url <> "]" else urlHost url
+-- | The port, if it is not the scheme's.
+shownPort :: Url -> String
+shownPort url = if urlPort url `elem` [portOf (urlSecure url), ""] then "" else ':' : urlPort url
+
+bracketed :: String -> String
+bracketed host = if ':' `elem` host then "[" <> host <> "]" else host
 
 -- | The path of a request, without a fragment.
 pathOf :: String -> Either String ByteString
