@@ -7,7 +7,8 @@
 --
 -- What a server can make it hold is bounded: a frame, a header block, frames that wait to be sent, and of each response
 -- as much as its window. The connection's window is that of all streams together, so a response that is not read stops
--- no other one.
+-- no other one. The window of a response whose reader keeps up grows, since then it may be the window that limits the
+-- server ("Weft.Http2.Client.Stream").
 --
 -- One thread at a time uses a 'Core'. The work of a step is in proportion to the bytes and frames that it is given,
 -- times the logarithm of the number of streams; SETTINGS that change the window, and GOAWAY, take the number of
@@ -48,6 +49,7 @@ import qualified Weft.Http2.Core.Ended as Past
 import Weft.Http2.Core.Flow (maxWindow)
 import Weft.Http2.Core.Types (Decode, Field, Frame (..), StreamId)
 import Weft.Http2.Frame (frameHeaderSize)
+import Weft.Http2.Pieces (noPieces)
 
 -- | A connection that begins now, with a decoder. Its SETTINGS are queued.
 newCore :: Config -> Instant -> Decode -> Core
@@ -57,9 +59,7 @@ newCore config0 t decode =
       corePhase = AwaitSettings,
       coreTime = t,
       coreHeard = t,
-      corePieces = [],
-      coreHave = 0,
-      coreWanted = frameHeaderSize,
+      corePieces = noPieces frameHeaderSize,
       coreBlock = Nothing,
       coreDecode = decode,
       coreStreams = IntMap.empty,
@@ -75,6 +75,7 @@ newCore config0 t decode =
       coreRoom = size,
       coreUnread = 0,
       coreOwed = 0,
+      coreSpare = configSpare config,
       coreReady = IntSet.empty,
       coreTurn = 0,
       coreCharges = Charges fullBudget fullBudget fullBudget fullBudget,
@@ -84,14 +85,19 @@ newCore config0 t decode =
     }
   where
     -- The first window of a stream is the protocol's for a server that has not seen the settings: it cannot be less.
-    config = config0 {configWindow = max 65535 (min maxWindow (configWindow config0)), configStreams = max 1 (configStreams config0)}
+    config =
+      config0
+        { configWindow = max 65535 (min maxWindow (configWindow config0)),
+          configSpare = max 0 (min maxWindow (configSpare config0)),
+          configStreams = max 1 (configStreams config0)
+        }
     size = connectionWindow config
     -- No pushes (8.4), and no priorities of RFC 7540 (RFC 9218, 2.1).
     ours = [(2, 0), (4, fromIntegral (configWindow config)), (6, fromIntegral (configHeaderList config)), (9, 1)]
 
 -- | Room for all streams.
 connectionWindow :: Config -> Int
-connectionWindow config = min maxWindow (configStreams config * configWindow config)
+connectionWindow config = min maxWindow (configStreams config * configWindow config + configSpare config)
 
 -- | Begin a stream at a time that is not before the last one's, if another one is allowed. Arguments: whether the
 -- request is HEAD, its fields, and whether they are all of it. What is queued has to be sent soon: with too much that
@@ -121,6 +127,7 @@ begin t isHead fields final core
           streamReceiving = AwaitHead 0,
           streamIsHead = isHead,
           streamWindow = coreInitial core,
+          streamSize = configWindow (coreConfig core),
           streamRoom = configWindow (coreConfig core),
           streamOwed = 0,
           streamBegan = t
@@ -176,7 +183,9 @@ isSound core =
       && coreRoom core + coreUnread core + coreOwed core == connectionWindow (coreConfig core)
       && coreOpen core == IntMap.size (coreStreams core)
       && coreWindow core <= maxWindow
-      && and [streamRoom s >= 0 && streamOwed s >= 0 && streamRoom s + streamOwed s <= configWindow (coreConfig core) && streamWindow s <= maxWindow | s <- toList (coreStreams core)]
+      && and [streamRoom s >= 0 && streamOwed s >= 0 && streamRoom s + streamOwed s <= streamSize s && streamWindow s <= maxWindow | s <- toList (coreStreams core)]
+      && coreSpare core >= 0
+      && coreSpare core + sum [streamSize s - configWindow (coreConfig core) | s <- toList (coreStreams core)] == configSpare (coreConfig core)
       && coreReady core == IntMap.keysSet (IntMap.filter canSend (coreStreams core))
   where
     canSend s = case streamSending s of

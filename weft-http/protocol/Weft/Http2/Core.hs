@@ -56,6 +56,7 @@ import qualified Weft.Http2.Core.Send as Send
 import Weft.Http2.Core.Stream
 import Weft.Http2.Core.Types
 import Weft.Http2.Frame (ErrorCode (..), connectionPreface)
+import Weft.Http2.Pieces (noPieces, piecesSize)
 import Weft.Http2.Resets (noResets)
 
 -- | A connection that begins now, with a decoder. Its SETTINGS are queued.
@@ -66,9 +67,7 @@ newCore config t decode =
       corePhase = AwaitPreface,
       coreDrain = NoDrain,
       coreTime = t,
-      corePieces = [],
-      coreHave = 0,
-      coreWanted = B.length connectionPreface,
+      corePieces = noPieces (B.length connectionPreface),
       coreSince = t,
       coreBlock = Nothing,
       coreDecode = decode,
@@ -153,7 +152,7 @@ maySend n core = coreWindow core > 0 && maybe False ((> 0) . streamWindow) (IntM
 
 -- | Whether no more than the idle time is running, which only the client's bytes and a drain can change.
 isQuiet :: Core -> Bool
-isQuiet core = IntMap.null (coreStreams core) && coreHave core == 0 && isNothing (coreBlock core) && coreDrain core `elem` [NoDrain, Draining]
+isQuiet core = IntMap.null (coreStreams core) && piecesSize (corePieces core) == 0 && isNothing (coreBlock core) && coreDrain core `elem` [NoDrain, Draining]
 
 -- | When the last stream ended, or the connection began. 'Nothing' if a stream is open, or a drain has begun.
 idleSince :: Core -> Maybe Instant
@@ -202,7 +201,7 @@ deadlines core
     config = coreConfig core
     frame = case coreBlock core of
       Just (Block _ _ _ _ _ t) -> Just (after (configFrame config) t, slow)
-      Nothing | coreHave core > 0 -> Just (after (configFrame config) (coreSince core), slow)
+      Nothing | piecesSize (corePieces core) > 0 -> Just (after (configFrame config) (coreSince core), slow)
       Nothing -> Nothing
     slow = failAs ClientTooSlow EnhanceYourCalm "a frame took too long"
     -- An application may be silent for as long as it likes, and so may its client. But a client that has lost its network

@@ -24,8 +24,8 @@
 -- one is made. For the numbers above:
 --
 -- 1. A response that breaks a rule of RFC 9113 fails, and if the rule is the connection's, so do all others on it.
--- 2. Of each response, no more than 'clientStreamWindow' is held before it is read; one that is not read stops no
---    other one.
+-- 2. Of each response, no more than 'clientStreamWindow' is held before it is read, and of those that were read as fast
+--    as they came 'clientSpareWindow' more together; one that is not read stops no other one.
 -- 3. A request is sent again besides if the server has said that it has not acted on it (REFUSED_STREAM, GOAWAY; RFC
 --    9113, 8.7), whatever its method, if its body is not a stream: five times at most.
 -- 4. A server that takes nothing for 'clientSendTime' loses the connection. After a request was given up for which

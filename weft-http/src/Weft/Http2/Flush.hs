@@ -29,10 +29,10 @@ import Weft.Http.Linger
 import Weft.Http.SendTime
 import Weft.Http2.Core
 import Weft.Http2.Crew
+import Weft.Http2.Encoding
 import Weft.Http2.Engine
 import Weft.Http2.Exchange (exchange)
-import Weft.Http2.Frame
-import Weft.Http2.Hpack.Encoder (encodeBlock, limitEncoder)
+import Weft.Http2.Frame (ErrorCode (..))
 import Weft.Http2.Settings
 import Weft.Runtime.IdleTimer (during)
 import Weft.Sys (addWord, casWord, now, readWord, writeWord)
@@ -222,30 +222,21 @@ sent out = case out of
 encode :: Http2 -> [Out] -> IO [ByteString]
 encode h outs = case outs of
   [] -> pure []
-  Out (SendHeaders n fields False) : Data m _ 0 True _ : rest | n == m -> (<>) <$> headers n fields True <*> encode h rest
-  Data n pieces size final _ : rest -> ((frameHead typeData (if final then flagEndStream else 0) n size : pieces) <>) <$> encode h rest
+  Out (SendHeaders n fields False) : Data m _ 0 True _ : rest | n == m -> (<>) <$> with (encodeHeaders n fields True) <*> encode h rest
+  Data n pieces size final _ : rest -> ((dataHead n final size : pieces) <>) <$> encode h rest
   Last f _ : rest -> (<>) <$> one f <*> encode h rest
   Out f : rest -> (<>) <$> one f <*> encode h rest
   where
     one f = case f of
-      SendSettings parameters -> pure [frame typeSettings 0 0 (settingsPayload parameters)]
-      SendSettingsAck sizes -> [frame typeSettings flagAck 0 B.empty] <$ modifyIORef' (http2Encoder h) (\encoder -> foldl (flip limitEncoder) encoder sizes)
       -- A refusal of the core's.
       SendHeaders n fields@((":status", _) : _) True -> do
         more <- http2Fields (http2Settings h)
-        headers n (fields <> [(CI.foldedCase name, value) | (name, value) <- more]) True
-      SendHeaders n fields final -> headers n fields final
-      SendData n _ final -> pure [frameHead typeData (if final then flagEndStream else 0) n 0]
-      SendReset n code -> pure [frame typeReset 0 n (errorNumber code)]
-      SendWindow n by -> pure [frame typeWindowUpdate 0 n (number by)]
-      SendPing payload -> pure [frame typePing 0 0 payload]
-      SendPingAck payload -> pure [frame typePing flagAck 0 payload]
-      SendGoAway n code -> pure [frame typeGoAway 0 0 (number n <> errorNumber code)]
-    headers n fields final = do
-      (block, encoder) <- evaluate . encodeBlock fields =<< readIORef (http2Encoder h)
+        with (encodeHeaders n (fields <> [(CI.foldedCase name, value) | (name, value) <- more]) True)
+      _ -> with (encodeFrame f)
+    with step' = do
+      (strings, encoder) <- evaluate . step' =<< readIORef (http2Encoder h)
       writeIORef (http2Encoder h) $! encoder
-      pure (headerFrames (if final then flagEndStream else 0) n 16384 block)
-    number n = B.drop 5 (frameHead 0 0 n 0)
+      pure strings
 
 -- | Send strings. Small ones are joined, unless the transport copies them into its records.
 send :: Http2 -> [ByteString] -> IO ()
@@ -254,8 +245,4 @@ send h strings = do
   during (http2Timer h) (limitFrame (http2Limits (http2Settings h))) (connSendMany (http2Below h) noDeadline given)
   endSend (http2Sending h) 0
   where
-    given = if isJust (connSecurity (http2Below h)) then strings else joined strings
-    joined [] = []
-    joined list = case span ((<= 4096) . B.length) list of
-      ([], large : rest) -> large : joined rest
-      (small, rest) -> B.concat small : joined rest
+    given = if isJust (connSecurity (http2Below h)) then strings else joinSmall strings

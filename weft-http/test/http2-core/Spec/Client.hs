@@ -11,6 +11,7 @@ import Client
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
+import Data.List (foldl')
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Duration (seconds)
@@ -46,7 +47,7 @@ seen = map summary . runActions
 requests :: [TestTree]
 requests =
   [ testCase "the first frames: no pushes, the windows, no priorities" $
-      runFrames (flush (fresh defaultConfig)) @?= [SendSettings [(2, 0), (4, 262144), (6, 65536), (9, 1)], SendWindow 0 (26214400 - 65535)],
+      runFrames (flush (fresh defaultConfig)) @?= [SendSettings [(2, 0), (4, 262144), (6, 65536), (9, 1)], SendWindow 0 (26214400 + 16777216 - 65535)],
     testCase "streams have odd numbers, and frames their order" $
       runFrames (flush (give (Finish 3 []) (give (Offer 3 5) (get (post (get begun))))))
         @?= [SendHeaders 1 (asked "GET") True, SendHeaders 3 (asked "POST") False, SendHeaders 5 (asked "GET") True, SendData 3 5 True],
@@ -164,12 +165,36 @@ windows =
     testCase "credit is returned when the response is read, not before" $ do
       let got = hear (answer 1 False [] <> B.concat (replicate 10 (content 1 (B.replicate 16384 1)))) (get begun)
       [f | f@SendWindow {} <- runFrames (flush got)] @?= []
-      [f | f@SendWindow {} <- runFrames (flush (give (Consume 1 131072) got))] @?= [SendWindow 0 131072, SendWindow 1 131072],
+      let half = piece 1 `times` 6
+      -- It lags by half, so that its window stays.
+      [f | f@SendWindow {} <- runFrames (flush (give (Consume 1 131072) (hear half got)))] @?= [SendWindow 0 131072, SendWindow 1 131072],
+    testCase "the window of a response whose reader keeps up grows to 4 MiB, and no further" $ do
+      let sizes = map (allowedOn 1) (iterate (reading 1) (hear (answer 1 False []) (get begun)))
+      maximum (take 26 sizes) >= 4000000 @? show (take 26 sizes)
+      maximum (take 800 sizes) @?= 4194304,
+    testCase "that of a reader who lags by half does not" $ do
+      let full = hear (answer 1 False [] <> piece 1 `times` 16) (get begun)
+          lagging run = hear (piece 1 `times` 8) (flush (give (Consume 1 131072) run))
+      map (allowedOn 1) (take 50 (iterate lagging full)) @?= replicate 50 0,
+    testCase "responses grow by 16 MiB together, and what one had is for others when it ends" $ do
+      let ids = [1, 3 .. 19]
+          begin' run = hear (B.concat [answer n False [] | n <- ids]) (iterate get run !! 10)
+          grown = iterate (\run -> foldl' (flip reading) run ids) (begin' begun) !! 100
+          total run = sum [allowedOn n run - 262144 | n <- ids]
+      -- Less what was read and is not returned yet.
+      total grown <= 16777216 && total grown > 16777216 - 10 * 262144 @? show (total grown)
+      isSound (runCore grown) @?= True
+      -- All have grown to 1 MiB, and the first two further; one ends, and another grows.
+      map (\n -> allowedOn n grown > 3900000) ids @?= replicate 2 True <> replicate 8 False
+      let next = iterate (reading 19) (hear (end 1 "") grown) !! 100
+      allowedOn 19 next > 3900000 @? show (allowedOn 19 next)
+      isSound (runCore next) @?= True
+      -- None has more if that is the setting.
+      let small = hear (answer 1 False []) (get (beginWith defaultConfig {configSpare = 0}))
+      maximum (map (allowedOn 1) (take 100 (iterate (reading 1) small))) @?= 262144,
     testCase "one response that nobody reads fills its window, and others go on" $ do
-      let whole = B.concat (replicate 16 (content 1 (B.replicate 16384 1)))
-          unread = hear (answer 1 False [] <> whole) (get (get begun))
-          piece = content 3 (B.replicate 16384 1)
-          go run = give (Consume 3 16384) (hear piece run)
+      let unread = hear (answer 1 False [] <> piece 1 `times` 16) (get (get begun))
+          go run = give (Consume 3 16384) (hear (piece 3) run)
       -- Of 200 MB on the other stream.
       let far = iterate go (hear (answer 3 False []) unread) !! 1600
       ended far @?= Nothing
@@ -182,6 +207,13 @@ windows =
       isSound (runCore run) @?= True
       [n | SendWindow n _ <- runFrames (flush run)] @?= [0, 1]
   ]
+  where
+    times bytes n = B.concat (replicate n bytes)
+    piece n = content n (B.replicate 16384 1)
+    -- The server sends a piece, and the reader takes it.
+    reading n run = flush (give (Consume n 16384) (hear (piece n) run))
+    -- What the server may send of a response that was read.
+    allowedOn n run = 262144 + sum [by | SendWindow m by <- runFrames run, m == n] - sum [B.length bytes | Deliver m bytes <- runActions run, m == n]
 
 streamErrors :: [TestTree]
 streamErrors =

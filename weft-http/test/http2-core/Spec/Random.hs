@@ -19,6 +19,7 @@ import Test.Tasty.QuickCheck
 import Weft.Http2.Core
 import Weft.Http2.Core.Types (Core (..))
 import Weft.Http2.Frame
+import Weft.Http2.Pieces (piecesCount, piecesSize)
 
 tests :: IO TestTree
 tests = do
@@ -171,7 +172,7 @@ modelled (Model run known whole initial rest) event = do
         _ -> (known, whole, initial, rest)
       answering from to by n = IntMap.adjust (\k -> if knownAnswer k == from then k {knownAnswer = to, knownOffered = knownOffered k + by} else k) n known
   unless (isSound core) (Left "not sound")
-  when (coreHave core > 16393 || length (corePieces core) > 16393) (Left "too many bytes are kept")
+  when (piecesSize (corePieces core) > 16393 || piecesCount (corePieces core) > 16393) (Left "too many bytes are kept")
   when (length (coreQueue core) > 5000) (Left "too many frames are queued")
   when (openStreams core > 100) (Left "too many streams")
   known2 <- foldlM (acted initial1) known1 (runActions run')

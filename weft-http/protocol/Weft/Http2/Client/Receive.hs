@@ -20,6 +20,7 @@ import Weft.Http2.Core.Ended
 import Weft.Http2.Core.Flow (maxWindow)
 import Weft.Http2.Core.Types (Decode (..), Fields (..), Frame (..), StreamId)
 import Weft.Http2.Frame
+import Weft.Http2.Pieces
 
 -- Bytes ------------------------------------------------------------------------------
 
@@ -27,28 +28,15 @@ import Weft.Http2.Frame
 receive :: ByteString -> Step ()
 receive bytes = do
   modify (\core -> core {coreHeard = coreTime core})
-  core <- get
-  let have = coreHave core + B.length bytes
-      pieces = bytes : corePieces core
-  unless (B.null bytes) $
-    if have < coreWanted core
-      then keep (B.copy bytes : corePieces core) have (coreWanted core)
-      else loop (B.concat (reverse pieces))
+  pieces <- gets corePieces
+  unless (B.null bytes) (either keep loop (joinPiece bytes pieces))
   where
-    keep pieces have wanted = modify (\core -> core {corePieces = pieces, coreHave = have, coreWanted = wanted})
+    keep pieces = modify (\core -> core {corePieces = pieces})
     loop buffer
-      | B.length buffer < wanted = keep [B.copy buffer | not (B.null buffer)] (B.length buffer) wanted
+      | B.length buffer < wanted = keep (keepRest wanted buffer)
       | otherwise = whole (B.unsafeTake wanted buffer) >> loop (B.unsafeDrop wanted buffer)
       where
-        -- Of a frame whose header has not come, the header; of one that is too long also, since that is an error
-        -- already.
-        wanted = case parseFrameHeader buffer of
-          Just header | frameLength header <= mostPayload -> frameHeaderSize + frameLength header
-          _ -> frameHeaderSize
-
--- | The largest payload that is accepted: the protocol's default.
-mostPayload :: Int
-mostPayload = 16384
+        wanted = frameWanted buffer
 
 whole :: ByteString -> Step ()
 whole bytes = forM_ (parseFrameHeader bytes) $ \header -> do

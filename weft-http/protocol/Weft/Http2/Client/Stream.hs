@@ -56,12 +56,17 @@ resetHere n code = do
     forget n
     queue (SendReset n code)
 
--- | A stream leaves the table.
+-- | A stream leaves the table. What its window had grown by is for others.
 forget :: StreamId -> Step ()
-forget n = modify $ \core ->
-  if IntMap.member n (coreStreams core)
-    then core {coreStreams = IntMap.delete n (coreStreams core), coreOpen = coreOpen core - 1, coreReady = IntSet.delete n (coreReady core)}
-    else core
+forget n = modify $ \core -> case IntMap.lookup n (coreStreams core) of
+  Nothing -> core
+  Just s ->
+    core
+      { coreStreams = IntMap.delete n (coreStreams core),
+        coreOpen = coreOpen core - 1,
+        coreReady = IntSet.delete n (coreReady core),
+        coreSpare = coreSpare core + streamSize s - configWindow (coreConfig core)
+      }
 
 -- | The response is complete; the stream is over if the request is as well.
 responded :: StreamId -> [Field] -> Step ()
@@ -95,17 +100,34 @@ consumed size = do
     else modify (\c -> c {coreOwed = owed})
 
 -- | The same for a stream, if the server goes on sending on it.
+--
+-- Its window grows by this, up to 'largestWindow', if less than a quarter of it is delivered and not consumed: then its
+-- reader waits for the server, and the server may wait for the window. That of a reader who lags does not grow, and
+-- none shrinks: a stream does not last long, and all that they can grow by is bounded ('configSpare').
 creditStream :: StreamId -> Int -> Step ()
 creditStream n size = do
   core <- get
   forM_ (IntMap.lookup n (coreStreams core)) $ \s ->
     when (streamReceiving s /= Complete) $ do
       let owed = streamOwed s + size
-      if owed >= configWindow (coreConfig core) `div` 2
+          unread = streamSize s - streamRoom s - owed
+          more
+            | 4 * unread >= streamSize s = 0
+            | otherwise = max 0 (minimum [3 * streamSize s, largestWindow - streamSize s, coreSpare core])
+      if 2 * owed >= streamSize s || owed >= mostOwed
         then do
-          onStream n (\s' -> s' {streamOwed = 0, streamRoom = streamRoom s + owed})
-          queue (SendWindow n owed)
+          modify (\c -> c {coreSpare = coreSpare c - more})
+          onStream n (\s' -> s' {streamOwed = 0, streamSize = streamSize s + more, streamRoom = streamRoom s + owed + more})
+          queue (SendWindow n (owed + more))
         else onStream n (\s' -> s' {streamOwed = owed})
+
+-- | What a window may grow to: a gigabit a second over a round trip of 33 ms.
+largestWindow :: Int
+largestWindow = 4194304
+
+-- | Credit of that many bytes is returned, however large the window is.
+mostOwed :: Int
+mostOwed = 262144
 
 -- Sending ----------------------------------------------------------------------------
 

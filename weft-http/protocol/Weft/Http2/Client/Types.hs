@@ -43,6 +43,7 @@ import Weft.Http2.Client.Head (ResponseHead)
 import Weft.Http2.Core.Ended (Ended)
 import Weft.Http2.Core.Types (Decode, Field, Frame (..), StreamId)
 import Weft.Http2.Frame (ErrorCode (..))
+import Weft.Http2.Pieces
 import Weft.Http2.Step
 
 -- | The limits on a connection, and on what its server may cause. Sizes are in bytes. A server that exceeds a limit on
@@ -50,8 +51,10 @@ import Weft.Http2.Step
 data Config = Config
   { -- | Concurrent streams, if the server allows as many.
     configStreams :: !Int,
-    -- | The window of each response: what its reader has not read yet is at most so much. At least 65,535.
+    -- | The first window of each response: what its reader has not read yet is at most so much. At least 65,535.
     configWindow :: !Int,
+    -- | The windows of responses whose readers keep up may be larger by so much, all together.
+    configSpare :: !Int,
     -- | A header block, compressed. It may have 64 continuations.
     configHeaderBlock :: !Int,
     -- | The decoded fields of a head or of trailers, plus 32 for each (RFC 9113, 6.5.2).
@@ -73,12 +76,13 @@ data Config = Config
     configSilence :: !Duration
   }
 
--- | 100 streams with 256 KiB each; heads of 64 KiB and 200 fields.
+-- | 100 streams with 256 KiB each, and 16 MiB to grow by; heads of 64 KiB and 200 fields.
 defaultConfig :: Config
 defaultConfig =
   Config
     { configStreams = 100,
       configWindow = 262144,
+      configSpare = 16777216,
       configHeaderBlock = 65536,
       configHeaderList = 65536,
       configFields = 200,
@@ -146,10 +150,8 @@ data Core = Core
     -- | When the input happened that is being handled, and when something came from the server last.
     coreTime :: !Instant,
     coreHeard :: !Instant,
-    -- | Bytes that form no whole frame yet, the last piece first; their number, and how many it takes at least.
-    corePieces :: [ByteString],
-    coreHave :: !Int,
-    coreWanted :: !Int,
+    -- | Bytes that form no whole frame yet.
+    corePieces :: {-# UNPACK #-} !Pieces,
     coreBlock :: !(Maybe Block),
     coreDecode :: !Decode,
     -- | The streams that are open for one side at least, and their number.
@@ -172,6 +174,8 @@ data Core = Core
     coreRoom :: !Int,
     coreUnread :: !Int,
     coreOwed :: !Int,
+    -- | What no window has been enlarged by.
+    coreSpare :: !Int,
     -- | The streams that have data to send and a window for them; the one whose turn was the last.
     coreReady :: !IntSet.IntSet,
     coreTurn :: !StreamId,
@@ -207,7 +211,9 @@ data Stream = Stream
     streamIsHead :: !Bool,
     -- | The send window; negative after some SETTINGS.
     streamWindow :: !Int,
-    -- | The receive window: what the server may still send, and what was consumed and not returned.
+    -- | The receive window; of it, what the server may still send, and what was consumed and not returned. The rest was
+    -- delivered and not consumed.
+    streamSize :: !Int,
     streamRoom :: !Int,
     streamOwed :: !Int,
     streamBegan :: !Instant
@@ -248,8 +254,7 @@ failWith code why = Step $ \core ->
     core
       { corePhase = Ended,
         coreRetired = True,
-        corePieces = [],
-        coreHave = 0,
+        corePieces = noPieces 0,
         coreBlock = Nothing,
         coreStreams = IntMap.empty,
         coreOpen = 0,

@@ -25,6 +25,7 @@ import Weft.Http2.Core.Priority
 import Weft.Http2.Core.Stream
 import Weft.Http2.Core.Types
 import Weft.Http2.Frame
+import Weft.Http2.Pieces
 import Weft.Http2.Request
 
 -- Bytes ------------------------------------------------------------------------------
@@ -32,32 +33,18 @@ import Weft.Http2.Request
 -- | Take bytes, in pieces of any size: handle every frame that is whole, and keep the rest.
 receive :: ByteString -> Step ()
 receive bytes = do
-  core <- get
-  let have = coreHave core + B.length bytes
-      pieces = bytes : corePieces core
-  unless (B.null bytes) $ do
-    if have < coreWanted core
-      then modify (\c -> c {corePieces = B.copy bytes : corePieces c, coreHave = have, coreSince = if coreHave c == 0 then coreTime c else coreSince c})
-      else loop (have == B.length bytes) (B.concat (reverse pieces))
+  pieces <- gets corePieces
+  -- Whether the first byte that will be kept has come now.
+  let fresh = piecesSize pieces == 0
+  unless (B.null bytes) (either (keep fresh) (loop fresh) (joinPiece bytes pieces))
   where
-    -- Whether the first byte has come now.
+    keep fresh pieces = modify (\core -> core {corePieces = pieces, coreSince = if fresh then coreTime core else coreSince core})
     loop fresh buffer = do
       phase <- gets corePhase
-      let n = wanted phase buffer
-      if B.length buffer < n
-        then modify (\c -> c {corePieces = [B.copy buffer | not (B.null buffer)], coreHave = B.length buffer, coreWanted = n, coreSince = if fresh then coreTime c else coreSince c})
-        else whole phase (B.unsafeTake n buffer) >> loop True (B.unsafeDrop n buffer)
-    -- The bytes of the next frame. Of one whose header has not come, the header; of one that is too long also, since
-    -- that is an error already.
-    wanted phase buffer
-      | phase == AwaitPreface = B.length connectionPreface
-      | otherwise = case parseFrameHeader buffer of
-        Just header | frameLength header <= mostPayload -> frameHeaderSize + frameLength header
-        _ -> frameHeaderSize
-
--- | The largest payload that is accepted: the protocol's default.
-mostPayload :: Int
-mostPayload = 16384
+      let wanted = if phase == AwaitPreface then B.length connectionPreface else frameWanted buffer
+      if B.length buffer < wanted
+        then keep fresh (keepRest wanted buffer)
+        else whole phase (B.unsafeTake wanted buffer) >> loop True (B.unsafeDrop wanted buffer)
 
 whole :: Phase -> ByteString -> Step ()
 whole phase bytes = case phase of

@@ -60,6 +60,7 @@ import Weft.Http2.Core.Ended
 import Weft.Http2.Core.Flow
 import Weft.Http2.Core.Priority
 import Weft.Http2.Frame (ErrorCode (..))
+import Weft.Http2.Pieces
 import Weft.Http2.Request (Head, readHead)
 import Weft.Http2.Resets
 import Weft.Http2.Step
@@ -226,11 +227,8 @@ data Core = Core
     coreDrain :: !Drain,
     -- | When the input happened that is being handled.
     coreTime :: !Instant,
-    -- | Bytes that form no whole frame yet, the last piece first; their number, how many it takes at least, and since
-    -- when the first one is there.
-    corePieces :: [ByteString],
-    coreHave :: !Int,
-    coreWanted :: !Int,
+    -- | Bytes that form no whole frame yet, and since when the first one is there.
+    corePieces :: {-# UNPACK #-} !Pieces,
     coreSince :: !Instant,
     coreBlock :: !(Maybe Block),
     coreDecode :: !Decode,
@@ -372,8 +370,7 @@ failAs refusal code why = Step $ \core ->
   Ends
     core
       { corePhase = Ended,
-        corePieces = [],
-        coreHave = 0,
+        corePieces = noPieces 0,
         coreBlock = Nothing,
         coreStreams = IntMap.empty,
         coreOpen = 0,

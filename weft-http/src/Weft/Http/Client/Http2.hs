@@ -47,8 +47,9 @@ import Weft.Http.Client.Types
 import Weft.Http2.Client
 import Weft.Http2.Core.Types (Frame (..), StreamId)
 import Weft.Http2.Decoding (decoding)
+import Weft.Http2.Encoding
 import Weft.Http2.Frame
-import Weft.Http2.Hpack.Encoder (Encoder, encodeBlock, limitEncoder, newEncoder)
+import Weft.Http2.Hpack.Encoder (Encoder, newEncoder)
 import Weft.Scope (forkDaemon, race, withScope)
 import Weft.Sys (now)
 import Weft.Timer (sleep, within)
@@ -91,6 +92,7 @@ newHttp2Connection settings allowed below = do
       defaultConfig
         { configStreams = clientMostStreams settings,
           configWindow = clientStreamWindow settings,
+          configSpare = clientSpareWindow settings,
           configHeaderBlock = clientHeadLimit settings,
           configHeaderList = clientHeadLimit settings,
           configFields = clientFieldLimit settings
@@ -284,16 +286,11 @@ sending h = do
       when more (ring h)
       strings <- (before <>) . concat <$> mapM (encode encoder) outs
       limit <- deadlineIn (clientSendTime (h2Settings h))
-      unless (null strings) (connSendMany (h2Below h) limit (if isJust (connSecurity (h2Below h)) then strings else joined strings))
+      unless (null strings) (connSendMany (h2Below h) limit (if isJust (connSecurity (h2Below h)) then strings else joinSmall strings))
       forM_ outs $ \out -> case out of
         Data s _ size _ -> atomicModifyIORef' (streamUnsent s) (\n -> (n - size, ())) >> void (tryPutMVar (streamMoved s) ())
         Plain _ -> pure ()
       unless over (go encoder [])
-    joined strings = case strings of
-      [] -> []
-      _ -> case span ((<= 4096) . B.length) strings of
-        ([], large : rest) -> large : joined rest
-        (small, rest) -> B.concat small : joined rest
 
 -- | The bytes of data that are sent by one call: a few records of TLS.
 mostAtOnce :: Int
@@ -317,27 +314,14 @@ withBytes streams f = case f of
           | B.length piece <= n -> writeIORef (streamOutgoing s) rest >> (piece :) <$> taken s (n - B.length piece)
           | otherwise -> [B.take n piece] <$ (writeIORef (streamOutgoing s) $! (B.drop n piece <| rest))
 
--- | By the sending thread, for the frames in their order.
+-- | By the sending thread, for the frames in their order. Data of a request that has ended are not sent any more.
 encode :: IORef Encoder -> Out -> IO [ByteString]
 encode encoder out = case out of
-  Data s pieces size final -> pure (frameHead typeData (ending final) (streamId s) size : pieces)
-  Plain f -> case f of
-    SendSettings parameters -> pure [frame typeSettings 0 0 (settingsPayload parameters)]
-    SendSettingsAck sizes -> [frame typeSettings flagAck 0 B.empty] <$ modifyIORef' encoder (\e -> foldl (flip limitEncoder) e sizes)
-    SendHeaders n fields final -> do
-      (block, next) <- evaluate . encodeBlock fields =<< readIORef encoder
-      writeIORef encoder $! next
-      pure (headerFrames (ending final) n 16384 block)
-    -- Those of a request that has ended are not sent any more.
-    SendData n _ final -> pure [frameHead typeData (ending final) n 0]
-    SendReset n code -> pure [frame typeReset 0 n (errorNumber code)]
-    SendWindow n by -> pure [frame typeWindowUpdate 0 n (number by)]
-    SendPing payload -> pure [frame typePing 0 0 payload]
-    SendPingAck payload -> pure [frame typePing flagAck 0 payload]
-    SendGoAway n code -> pure [frame typeGoAway 0 0 (number n <> errorNumber code)]
-  where
-    ending final = if final then flagEndStream else 0
-    number n = B.drop 5 (frameHead 0 0 n 0)
+  Data s pieces size final -> pure (dataHead (streamId s) final size : pieces)
+  Plain f -> do
+    (strings, next) <- evaluate . encodeFrame f =<< readIORef encoder
+    writeIORef encoder $! next
+    pure strings
 
 -- Requests ---------------------------------------------------------------------------
 

@@ -89,8 +89,11 @@ data ClientSettings = ClientSettings
     -- the function that got its response has returned.
     clientMostStreams :: !Int,
     -- | How many bytes of a response over HTTP\/2 are received before they are read, from 65,535. A server that is far
-    -- away sends no more than that in a round trip.
+    -- away sends no more than that in the first round trip.
     clientStreamWindow :: !Int,
+    -- | Where a response is read as fast as it comes, the server may send more of it before it is read: up to 4 MiB, and
+    -- so many bytes for all responses of a connection together. With 0, it may not.
+    clientSpareWindow :: !Int,
     -- | The most connections to one server (scheme, host and port) at a time. If all are in use, requests wait in the
     -- order in which they came.
     clientMostPerServer :: !Int,
@@ -132,7 +135,8 @@ data ClientProtocol
 -- own for each request, whose end concerns no other one). Sixteen connections to a server, for which a request waits 30
 -- seconds at most, kept for 30 seconds; 10 seconds to connect, 30 seconds for each piece that is sent, 60 seconds for
 -- the head of the response and for each piece of its body; a body is held back for one second; heads of 64 KiB with 200
--- fields; bodies of 16 MiB. Over HTTP\/2, 100 requests on a connection, with windows of 256 KiB.
+-- fields; bodies of 16 MiB. Over HTTP\/2, 100 requests on a connection, with windows
+-- of 256 KiB, which grow up to 4 MiB where the response is read as fast as it comes, by 16 MiB all together.
 defaultClientSettings :: ClientSettings
 defaultClientSettings =
   ClientSettings
@@ -142,6 +146,7 @@ defaultClientSettings =
       clientProtocol = OnlyHttp1,
       clientMostStreams = 100,
       clientStreamWindow = 262144,
+      clientSpareWindow = 16777216,
       clientMostPerServer = 16,
       clientQueueTime = seconds 30,
       clientIdleTime = seconds 30,
