@@ -123,7 +123,7 @@ tests program =
         serving program folder rule $ \port -> do
           serverOf $ \_ -> do
             (code, out, err) <- readProcessWithExitCode python ["../weft-http/test/http/grpc_client.py", show port, "calls", file "chain.pem"] ""
-            (code, lines out, if code == ExitSuccess then "" else err) @?= (ExitSuccess, ["unary b'hello' b''", "server 1000 b'1' b'1000'", "client b'1000 499500'", "client, nothing b'0 0'", "both True"], "")
+            (code, lines out, if code == ExitSuccess then "" else err) @?= (ExitSuccess, calls, "")
           bracket (createProcess (proc python [peer, "load", show port, file "chain.pem"]) {std_in = CreatePipe, std_out = CreatePipe}) cleanupProcess $ \running -> case running of
             (Just input, Just out, _, _) -> do
               serverOf $ \p -> do
@@ -136,6 +136,26 @@ tests program =
                 assertBool (show seen) ("OK" `elem` seen && all (`elem` ["statuses", "OK", "UNAVAILABLE", "INTERNAL", "UNKNOWN", "CANCELLED"]) seen)
                 hGetLine out >>= (@?= "again ['OK', 'OK', 'OK', 'OK']")
             _ -> assertFailure "no pipes",
+      testCase "--h2c: calls of gRPC without TLS, beside clients of HTTP/1.1" . inFolder $ \folder -> do
+        (found, _, _) <- readProcessWithExitCode python ["-c", "import grpc"] ""
+        skipUnless "python3-grpcio is not installed" (found == ExitSuccess)
+        behind <- unused
+        writeFile (folder </> "page.txt") "a page"
+        started [] (proc python [peer, "serve", show behind]) $ \p -> do
+          hGetLine (output p) >>= (@?= "listens")
+          serving program folder ["--h2c", "--proxy", "/weft.Test/=h2c://127.0.0.1:" <> show behind] $ \port -> do
+            (code, out, err) <- readProcessWithExitCode python ["../weft-http/test/http/grpc_client.py", show port, "calls"] ""
+            (code, lines out, if code == ExitSuccess then "" else err) @?= (ExitSuccess, calls, "")
+            get port "/page.txt" >>= answered 200 "a page"
+        -- Without the option such a client gets a refusal that it can read.
+        serving program folder [] $ \port -> do
+          answer <- exchange port "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+          status answer @?= 400
+        selfSigned folder "localhost" "key.pem" "chain.pem"
+        forM_ [(["--certificate", folder </> "chain.pem", "--key", folder </> "key.pem"], "only HTTPS is spoken"), (["--no-http2"], "cannot both be given")] $ \(more, why) -> do
+          (code, out) <- outcome program [] (["serve", folder, "--check", "--h2c"] <> more)
+          code @?= ExitFailure 2
+          contains out why,
       testCase "wrong rules" . inFolder $ \folder ->
         forM_ [("api=http://a:1", "a path that begins with /"), ("/api/", "/PATH/=URL"), ("/api/=ftp://a", "not a URL"), ("/api/=h2c://", "names no host"), ("/api/=h2://a/x", "the path of a request stays"), ("/api/=http://a:1/x", "the path of a request stays"), ("/%61=http://a:1", "as it is sent")] $ \(rule, why) -> do
           (code, out) <- outcome program [] ["serve", folder, "--check", "--proxy", rule]
@@ -146,6 +166,7 @@ tests program =
     at port = "http://127.0.0.1:" <> show (port :: Int)
     python = "/usr/bin/python3"
     peer = "test/tools/grpc_peer.py"
+    calls = ["unary b'hello' b''", "server 1000 b'1' b'1000'", "client b'1000 499500'", "client, nothing b'0 0'", "both True"]
     -- A port that nobody listens on.
     unused = withPeer (\_ _ -> pure ()) pure
 

@@ -114,8 +114,9 @@ serverOptions settings site tls bounded =
     }
 
 engineSettings :: Settings -> Http.Settings
-engineSettings settings = (if http2 settings then id else setHTTP2Disabled) . announced . setOnException failed . setTimeout (timeout settings) $ defaultSettings
+engineSettings settings = spoken . announced . setOnException failed . setTimeout (timeout settings) $ defaultSettings
   where
+    spoken = if http2 settings then setHTTP2Cleartext (h2c settings) else setHTTP2Disabled
     failed _ e = when (defaultShouldDisplayException e) (logError (displayException e))
     announced = case proxyProtocol settings of
       ProxyProtocolNone -> setProxyProtocolNone
@@ -240,6 +241,8 @@ inconsistent sources =
       ["--https-redirect needs a certificate, as there is no HTTPS without one: --certificate, --key" | null (certificatesOf sources), redirecting],
       ["--client-ca needs a certificate, as without HTTPS no client shows its own: --certificate, --key" | null (certificatesOf sources), isJust (clientCa settings)],
       ["--client-ca-optional needs --client-ca, with the authorities of those certificates that clients may have" | clientCaOptional settings, isNothing (clientCa settings)],
+      ["--h2c is HTTP/2 without TLS, and with a certificate only HTTPS is spoken, which has HTTP/2 already" | h2c settings, not (null (certificatesOf sources))],
+      ["--h2c and --no-http2 cannot both be given" | h2c settings, not (http2 settings)],
       ["--" <> name <> " has an address of --" <> other | (name, own, other, others) <- besides, or [overlap a b | a <- own, b <- others]],
       ["--stack has one address, so --listen cannot be given as well" | stacked, not (null (listens settings))],
       ["--stack has an address, so --host cannot be given as well" | stacked, host settings /= host defaults],

@@ -106,14 +106,15 @@ openHost :: Client -> Checks -> Maybe OpenFiles -> Maybe Host -> Settings -> IO 
 openHost client checks files old settings = do
   passwords <- mapM readPasswords (basicAuth settings)
   place <- placeOf (folderOf settings)
-  static <- case old of
+  (static, undo) <- case old of
     Just h
       | hostPlace h == place ->
-        if filesOf (hostSettings h) == filesOf settings then pure (hostStatic h) else changeStatic (staticSettings files settings) (hostStatic h)
-    _ -> openStatic (staticSettings files settings) (folderOf settings)
-  -- At last, as they may have threads.
-  passing <- mapM (\rule -> (,) (proxyPrefix rule) <$> openProxy (proxySettings settings) client (proxyServers rule)) (proxies settings)
-  limited <- openRates (maybe [] hostLimited old) (rates settings)
+        (\static -> (static, pure ())) <$> if filesOf (hostSettings h) == filesOf settings then pure (hostStatic h) else changeStatic (staticSettings files settings) (hostStatic h)
+    _ -> (\static -> (static, closeStatic static)) <$> openStatic (staticSettings files settings) (folderOf settings)
+  (limited, passing) <- (`onException` undo) $ do
+    limited <- openRates (maybe [] hostLimited old) (rates settings)
+    -- At last, as they may have threads.
+    (,) limited <$> openProxies (proxies settings)
   check <- newIORef Due
   reported <- newIORef False
   let opened =
@@ -130,6 +131,12 @@ openHost client checks files old settings = do
             hostReported = reported
           }
   pure opened
+  where
+    openProxies rules = case rules of
+      [] -> pure []
+      rule : more -> do
+        proxy <- openProxy (proxySettings settings) client (proxyServers rule)
+        ((proxyPrefix rule, proxy) :) <$> openProxies more `onException` closeProxy proxy
 
 -- | A host with the settings and passwords of another one, and the folder that is now at its path. Throws an 'IOError'
 -- if there is none.

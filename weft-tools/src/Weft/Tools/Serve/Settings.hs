@@ -59,6 +59,8 @@ data Settings = Settings
     proxyProtocol :: ProxyProtocol,
     trustedProxies :: [Network],
     http2 :: Bool,
+    -- | HTTP\/2 without TLS, from clients that begin with its preface.
+    h2c :: Bool,
     cores :: Maybe Int,
     backend :: Maybe String,
     -- | A TCP/IP stack instead of the kernel's.
@@ -136,6 +138,7 @@ defaults =
       proxyProtocol = ProxyProtocolNone,
       trustedProxies = [],
       http2 = True,
+      h2c = False,
       cores = Nothing,
       backend = Nothing,
       stack = Nothing,
@@ -245,6 +248,8 @@ table =
       several networkAddress (\v s -> s {trustedProxies = v}),
     fixed Where "no-http2" Switch "Do not offer HTTP/2" $
       switch (\v s -> s {http2 = not v}),
+    fixed Where "h2c" Switch "Without a certificate, speak HTTP/2 too, with clients that begin with it (prior knowledge): clients of gRPC, and proxies in front. Others get HTTP/1.1" $
+      switch (\v s -> s {h2c = v}),
     live Where "certificate" (One "FILE") "Serve HTTPS and HTTP/2 with this certificate chain, the server's own certificate first (PEM)" $
       one filled (\v s -> s {certificate = Just v}),
     live Where "key" (One "FILE") "The certificate's private key (PEM)" $
