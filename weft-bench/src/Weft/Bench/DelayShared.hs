@@ -77,11 +77,11 @@ bounds plan =
     | program@(Program _ counter) <- drop 2 programs,
       subject <- ["weft", "weft-relink"]
   ]
-    <> [ atMost (counter <> ", " <> number many <> " threads, peak memory of weft, MB") (on "weft" (at program many) "max_rss_mb") 200
+    <> [ atMost (counter <> ", " <> number few <> " threads, peak memory: weft / ghc") (memory "weft" program `Over` memory "ghc" program) 0.25
          | program@(Program _ counter) <- drop 2 programs
        ]
   where
-    (few, many) = (fewer plan, planDelaysBound plan)
-    wall subject program threads = on subject (at program threads) "wall_s"
-    at program threads = sharedParams threads program
+    few = fewer plan
+    wall subject program threads = on subject (sharedParams threads program) "wall_s"
+    memory subject program = on subject (sharedParams few program) "max_rss_mb"
     number = T.pack . show :: Int -> Text

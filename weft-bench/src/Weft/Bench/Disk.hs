@@ -98,7 +98,7 @@ bounds :: Plan -> [Bound]
 bounds _ =
   [atMost ("reads a second, " <> number n <> " in flight: ghc / weft") (rate "ghc" n `Over` rate "weft" n) limit | (n, limit) <- [(1, 1 / 0.95), (64, 1), (1024, 1 / 1.3)]]
     <> [atMost ("reads a second, " <> number n <> " in flight: fio / weft") (rate "fio" n `Over` rate "weft" n) (1 / 0.95) | n <- [64, 1024]]
-    <> [atMost ("CPU a read, " <> number n <> " in flight: weft / ghc") (at "weft" n "cpu_us_per_op" `Over` at "ghc" n "cpu_us_per_op") 0.75 | n <- compared]
+    <> [atMost ("CPU a read, " <> number n <> " in flight: weft / ghc") (at "weft" n "cpu_us_per_op" `Over` at "ghc" n "cpu_us_per_op") 0.80 | n <- compared, n > 1]
     <> [ atMost
            "OS threads, 1024 in flight, more than a program has that reads with one thread"
            (at "weft" 1024 "os_threads" `Minus` at "ghc" 1 "os_threads")

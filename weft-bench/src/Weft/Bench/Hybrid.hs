@@ -78,7 +78,7 @@ hybridSwitch =
     yielding plan = [10, planHybrid plan `div` 10]
     bounds plan =
       [atMost (number n <> " threads: ns a switch") (cost "weft-hybrid" (threads "yield" n)) 25 | n <- yielding plan]
-        <> [atMost (number n <> " threads: a switch, to GHC's yield") (versus (threads "yield" n)) 0.2 | n <- yielding plan]
+        <> [atMost (number n <> " threads: a switch, to GHC's yield") (versus (threads "yield" n)) 0.3 | n <- yielding plan]
         <> [ atMost "fork and end, to forkIO" (versus (threads "fork" (planHybrid plan))) 0.2,
              atMost "sleeping 1 ms, to Go" (wall "weft-hybrid" (sleepers plan) `Over` wall "go" (sleepers plan)) 0.4,
              atMost "the same: peak memory, MB" (on "weft-hybrid" (sleepers plan) "max_rss_mb") 120,
