@@ -72,8 +72,8 @@ twoCores =
         atMost (at count "weft / go") (cpu "weft" count 2 `Over` cpu "go" count 2) 0.95,
         atMost (at count "weft / weft -N1, clients on the same cores in both") (cpu "weft" count 2 `Over` on "weft" (sharedParams count) "cpu_us_per_op") 1.10
       ]
-      -- C takes 0.70 and 0.53 of GHC's manager there.
-      | (count, limit) <- [(64, 0.78), (400, 0.66)]
+      | -- C takes 0.70 and 0.53 of GHC's manager there.
+        (count, limit) <- [(64, 0.78), (400, 0.66)]
     ]
   where
     at count what = "CPU -N2, " <> connections count <> ": " <> what

@@ -39,7 +39,7 @@ tests =
               due <- soon
               found <- either assertFailure pure (parseUrl text)
               _ <- request client due (getRequest found)
-              hostOf <$> takeMVar heard >>= (@?= ["Host: " <> host <> "\r"]),
+              takeMVar heard >>= (@?= ["Host: " <> host <> "\r"]) . hostOf,
       testCase "what is none, and why" $
         forM_ wrong $ \(text, why) ->
           either (\e -> assertBool e (why `isInfixOf` e)) (\u -> assertFailure (text <> " is " <> show u)) (parseUrl text)
