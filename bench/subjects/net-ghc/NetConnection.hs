@@ -29,6 +29,8 @@ operations =
       opPeer = snd,
       opLocal = getSocketName . fst,
       opSendProgress = const (pure Nothing),
+      opAwaitPeer = Nothing,
+      opIsQuiet = const (pure False),
       opSecurity = const Nothing,
       opKeepsStrings = const False
     }

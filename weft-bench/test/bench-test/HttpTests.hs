@@ -101,6 +101,8 @@ operations =
       opPeer = const (SockAddrUnix ""),
       opLocal = const (pure (SockAddrUnix "")),
       opSendProgress = const (pure Nothing),
+      opAwaitPeer = Nothing,
+      opIsQuiet = const (pure False),
       opSecurity = const Nothing,
       opKeepsStrings = const False
     }

@@ -62,6 +62,7 @@ module Weft.Sys
     readMVar,
     tryTakeMVar,
     tryPutMVar,
+    isEmptyMVar,
     tryReadMVar,
     modifyMVar,
     modifyMVar_,
@@ -395,6 +396,12 @@ tryPutMVar v@(MVar o r _) a = do
   synchronise o
   full <- isFull r
   if full then pure False else True <$ give v a
+
+isEmptyMVar :: MVar a -> IO Bool
+isEmptyMVar (MVar o r _) = do
+  touch (Reads o) ("looks whether MVar " <> show o <> " is empty")
+  synchronise o
+  not <$> isFull r
 
 -- | For programs; the real module has no such function.
 tryReadMVar :: MVar a -> IO (Maybe a)

@@ -68,6 +68,7 @@ module Weft.Sys
     readMVar,
     tryTakeMVar,
     tryPutMVar,
+    isEmptyMVar,
     modifyMVar,
     modifyMVar_,
     withMVar,

@@ -60,6 +60,10 @@ module Weft.Http
     -- * Files
     withOpenFile,
 
+    -- * Clients
+    awaitClientFinished,
+    awaitClientGone,
+
     -- * HTTP\/2
     HTTP2Data (..),
     defaultHTTP2Data,
@@ -91,7 +95,7 @@ import System.Environment (lookupEnv)
 import Weft.Duration (seconds)
 import Weft.Http.FileResponse (withOpenFile)
 import Weft.Http.Limits
-import Weft.Http.Request (requestSecurity)
+import Weft.Http.Request (awaitClientFinished, awaitClientGone, requestSecurity)
 import Weft.Http.Server
 import Weft.Http.Settings
 import Weft.Http2.Data

@@ -44,6 +44,9 @@ module Weft.Transport
     connLocal,
     connSendProgress,
     SendProgress (..),
+    connAwaitPeer,
+    PeerState (..),
+    connIsQuiet,
     connKeepsStrings,
     connSecurity,
     Security (..),
@@ -80,6 +83,7 @@ module Weft.Transport
 where
 
 import Weft.Deadline (Instant, deadlineIn, isTimeout, noDeadline, timeoutError, untilDeadline)
+import Weft.Socket.Peer (PeerState (..))
 import Weft.Transport.Memory
 import Weft.Transport.Socket
 import Weft.Transport.Types

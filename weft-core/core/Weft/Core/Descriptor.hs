@@ -25,6 +25,7 @@ module Weft.Core.Descriptor
     useDescriptor,
     useDescriptorToSend,
     prepareDescriptor,
+    isQuiet,
     forbidSending,
     isSendingForbidden,
 
@@ -190,6 +191,18 @@ useDescriptor d act = mask_ (inside acquire d Nothing (Just <$> act))
 useDescriptorToSend :: Descriptor -> IO a -> IO (Maybe a)
 useDescriptorToSend d act = mask_ (inside acquireToSend d Nothing (Just <$> act))
 {-# INLINE useDescriptorToSend #-}
+
+-- | Whether it is known, without a system call, that nothing can be read: a read has taken all that there was, and the
+-- manager has reported nothing since. 'False' if it is not known: nothing was read yet, the last read may have left
+-- something, the descriptor is closed, or no manager watches it. Any thread may call it.
+isQuiet :: Descriptor -> IO Bool
+isQuiet d = do
+  serving <- readRef (descriptorManager d)
+  case serving of
+    Nothing -> pure False
+    Just m -> do
+      alive <- isAlive m
+      if alive then isEmptyMVar (token (descriptorReadiness d) Reading) else pure False
 
 -- | Make all further sends fail. A part of a message has been sent, and the peer would mistake
 -- further bytes for the rest of it.

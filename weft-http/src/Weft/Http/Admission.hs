@@ -71,24 +71,27 @@ batchOf limits = max 1 (limitConnections limits `div` 64)
 -- | The states of 'cellAdmission', and their successors:
 --
 -- @
---   counted                                               -> uncounted (a thread that evicts it, or its end),
+--   counted                                               -> uncounted (a thread that evicts it, its timer, its end),
 --                                                            kept (its thread)
 --   uncounted   was told to end, or has ended             -> kept (its thread)
---   kept        counts, answers its last request, and     -> uncounted (a thread that evicts it as it lingers, or its
---               lingers                                      end)
+--   kept        counts, answers its last request, and     -> uncounted (a thread that evicts it as it lingers, its
+--               lingers                                      timer, its end)
 -- @
 --
--- 'counted' and 'kept' are left by compare-and-swap, except at the end. A connection that lingers may be evicted in
--- both states: otherwise clients that do not close would keep others out for the time of lingering.
+-- 'counted' and 'kept' are left by compare-and-swap, except at the end, which comes before the connection is closed: a
+-- client that sees it and connects again finds room. (Acceptors bound the descriptors: 'mostSockets'.)
+-- A connection that lingers may be evicted in both states: otherwise clients that do not close would keep others out for
+-- the time of lingering.
 counted, uncounted, kept :: Int
 counted = 0
 uncounted = 1
 kept = 2
 
--- | An admitted connection has ended.
-departEntry :: Admission -> Entry -> IO ()
-departEntry admission entry = do
-  before <- swapWord (entryCells entry) cellAdmission uncounted
+-- | An admitted connection, that of these words, has ended or is about to be closed. Any number of times, by its thread
+-- or its timer.
+departEntry :: Admission -> WordArray -> IO ()
+departEntry admission cells = do
+  before <- swapWord cells cellAdmission uncounted
   when (before /= uncounted) (depart admission)
 
 -- | To be called by a connection's thread that was told to end, if it has something from its client. It counts again if

@@ -47,7 +47,9 @@ module Weft.Http.Client
     request,
     Answer (..),
     withResponse,
-    withResponseAfter,
+    withResponseIn,
+    Manner (..),
+    plainly,
     Response (..),
     Request (..),
     RequestBody (..),
@@ -226,27 +228,26 @@ request client due r = withResponse client due r $ \response -> do
 -- | Send a request before the deadline, and run an action on the response. The connection is kept if the action has
 -- read the body to its end, or the rest of it has been received already.
 withResponse :: Client -> Instant -> Request -> (Response -> IO a) -> IO a
-withResponse client = withResponseAfter client B.empty
+withResponse client = withResponseIn client plainly
 
--- | 'withResponse' behind some bytes that are not of HTTP, such as a header of the PROXY protocol: the connection
--- begins with them, and is for this request alone. Over TLS the server gets them within the session, not before it.
-withResponseAfter :: Client -> ByteString -> Instant -> Request -> (Response -> IO a) -> IO a
-withResponseAfter client prefix due r act = speaksHttp2 client (requestUrl r) >>= \speaks -> if speaks then overHttp2 else overHttp1
+-- | 'withResponse' in a manner: behind some bytes, or unless nobody is interested any more.
+withResponseIn :: Client -> Manner -> Instant -> Request -> (Response -> IO a) -> IO a
+withResponseIn client (Manner prefix unless') due r act = speaksHttp2 client (requestUrl r) >>= \speaks -> if speaks then overHttp2 else overHttp1
   where
     overHttp2
       | not (B.null prefix) = throwIO (ClientError (describe r) Sending (InvalidRequest "a connection of HTTP/2 begins with nothing else"))
       -- It has turned out to speak HTTP/1.1.
-      | otherwise = withResponseShared client due r act >>= maybe overHttp1 pure
-    overHttp1 = withResponseAlone client prefix due r act
+      | otherwise = withResponseShared client errand act >>= maybe overHttp1 pure
+    overHttp1 = withResponseAlone client prefix errand act
+    errand = Errand (clientSettings client) unless' due r
 
 -- | The same over HTTP\/1.1.
-withResponseAlone :: Client -> ByteString -> Instant -> Request -> (Response -> IO a) -> IO a
-withResponseAlone client prefix due r act = case renderRequest r of
+withResponseAlone :: Client -> ByteString -> Errand -> (Response -> IO a) -> IO a
+withResponseAlone client prefix errand@(Errand _ _ due r) act = case renderRequest r of
   Left why -> failed Sending (InvalidRequest why)
   Right rendered -> attempt (if alone then rendered {renderedHead = prefix <> renderedHead rendered, renderedCloses = True} else rendered)
   where
     alone = not (B.null prefix)
-    settings = clientSettings client
     failed phase = throwIO . ClientError (describe r) phase
     attempt rendered = do
       outcome <- mask $ \restore -> do
@@ -259,7 +260,7 @@ withResponseAlone client prefix due r act = case renderRequest r of
               | isJust (responseSwitched response) = detach pool lease >> writeIORef stage Detached
               | otherwise = writeIORef stage Begun
             give = readIORef stage >>= \reached -> if reached == Detached then connClose (httpConnection c) else discard pool lease
-        result <- try (exchangeRendered settings c due r rendered (\response -> begin response >> restore (act response)))
+        result <- try (exchangeRendered errand c rendered (\response -> begin response >> restore (act response)))
         case result of
           Right (a, after) -> Right a <$ (if after == Kept then release pool lease else give)
           Left e -> do
@@ -270,7 +271,11 @@ withResponseAlone client prefix due r act = case renderRequest r of
               Just (ClientError _ _ (NoAnswer _)) | again, repeatable, reached == Asked -> pure (Left ())
               _ -> throwIO e
       either (const (attempt rendered)) pure outcome
-    repeatable = isIdempotent (requestMethod r) && isAtHand (requestBody r)
+    repeatable = isRepeatable r
+
+-- | Whether a request may be sent again if its connection ends without a response.
+isRepeatable :: Request -> Bool
+isRepeatable r = isIdempotent (requestMethod r) && isAtHand (requestBody r)
 
 -- | Whether a body can be sent again.
 isAtHand :: RequestBody -> Bool
@@ -286,13 +291,20 @@ data Stage = Asked | Begun | Detached
   deriving (Eq)
 
 -- | A connection to the request's server: a kept one, or a new one. Masked.
+--
+-- The pool has looked at what the manager has reported of a kept one. For a request that cannot be sent again, the
+-- kernel is asked too: it knows of an end that came a moment ago.
 leaseFor :: Client -> Bool -> Instant -> Request -> IO (Pool HttpConnection, Lease HttpConnection)
 leaseFor client alone due r = do
   pool <- poolFor client alone (requestUrl r) `catch` \ScopeEnded -> failed Connecting ClientClosed
   limit <- min due <$> deadlineIn (clientQueueTime (clientSettings client))
   found <- try (acquire pool limit)
   case found of
-    Right lease -> pure (pool, lease)
+    Right lease
+      | isRepeatable r -> pure (pool, lease)
+      | otherwise -> do
+        fit <- stillQuiet (leased lease) `catch` \e -> const (pure False) (e :: IOException)
+        if fit then pure (pool, lease) else discard pool lease >> leaseFor client alone due r
     -- The pool was idle for long, and was removed meanwhile.
     Left e
       | Just PoolClosed <- fromException e -> leaseFor client alone due r
@@ -342,10 +354,13 @@ poolFor client alone url = do
           poolMaximalAge = maxBound,
           -- Before each use.
           poolValidateAfter = nanoseconds 0,
-          poolValidate = fmap (== Quiet) . idleUntil longPast
+          poolValidate = \c -> connIsQuiet (httpConnection c) >>= \known -> if known then pure True else stillQuiet c
         }
-    longPast = Instant 0
     connect due = connectTo client [http1Name] due url >>= newHttpConnection
+
+-- | Whether nothing has come on a connection between requests, as the kernel knows it: one system call.
+stillQuiet :: HttpConnection -> IO Bool
+stillQuiet = fmap (== Quiet) . idleUntil (Instant 0)
 
 -- | Connect, with errors of the client.
 connectTo :: Client -> [ByteString] -> Instant -> Url -> IO Connection
@@ -377,12 +392,11 @@ data Older = Older
 instance Exception Older
 
 -- | 'withResponse' over a connection that is shared; 'Nothing' if the server has chosen HTTP\/1.1.
-withResponseShared :: Client -> Instant -> Request -> (Response -> IO a) -> IO (Maybe a)
-withResponseShared client due r act = case listRequest r of
+withResponseShared :: Client -> Errand -> (Response -> IO a) -> IO (Maybe a)
+withResponseShared client errand@(Errand _ _ due r) act = case listRequest r of
   Left why -> failed Sending (InvalidRequest why)
   Right listed -> attempt listed mostRepetitions
   where
-    settings = clientSettings client
     failed phase = throwIO . ClientError (describe r) phase
     attempt listed left = do
       outcome <- mask $ \restore -> do
@@ -392,7 +406,7 @@ withResponseShared client due r act = case listRequest r of
           again <- newIORef False
           result <- try $ do
             http2Served h >>= writeIORef again . (> 0)
-            exchangeHttp2 settings h due r listed (\response -> writeIORef begun True >> restore (act response))
+            exchangeHttp2 errand h listed (\response -> writeIORef begun True >> restore (act response))
           leavePlace places number
           case result of
             Right a -> pure a

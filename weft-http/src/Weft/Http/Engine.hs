@@ -226,7 +226,7 @@ end client silent state
   | otherwise = linger client
   where
     -- RFC 8446, 6.1: without a close_notify alert, a TLS client assumes a truncation.
-    farewell = sendWithin client (connShutdownSend (clientConnection client) noDeadline)
+    farewell = depart client >> sendWithin client (connShutdownSend (clientConnection client) noDeadline)
 
 -- | Tell a client why its connection is closed.
 refuse :: Client -> Refusal -> IO ()

@@ -9,7 +9,6 @@
 module Weft.Http.FileResponse
   ( -- * For applications
     withOpenFile,
-    openFileKey,
 
     -- * For the engine
     FileAnswer (..),
@@ -29,16 +28,14 @@ import qualified Data.ByteString.Internal as B (fromForeignPtr)
 import Data.IORef
 import Data.Int (Int64)
 import Data.Maybe (fromMaybe, isJust)
-import qualified Data.Vault.Lazy as Vault
 import Data.Word (Word8)
 import Foreign.ForeignPtr (ForeignPtr)
 import GHC.IO.Exception (IOErrorType (..))
 import Network.HTTP.Date (formatHTTPDate)
 import Network.HTTP.Types
 import Network.HTTP.Types.Header
-import Network.Wai (FilePart (..), Request, requestHeaderRange, requestHeaders, requestMethod, vault)
+import Network.Wai (FilePart (..), Request, requestHeaderRange, requestHeaders, requestMethod)
 import System.IO.Error (ioeGetErrorType, ioeSetFileName, isEOFError)
-import System.IO.Unsafe (unsafePerformIO)
 import System.Posix.Files (fileSize, getFdStatus, isRegularFile, modificationTime)
 import System.Posix.Time (epochTime)
 import System.Posix.Types (EpochTime, Fd (..))
@@ -48,24 +45,19 @@ import Weft.FFI.Path (withPath)
 import Weft.FFI.Socket (cCloseFile, cOpenRead)
 import Weft.Http.Conditional
 import Weft.Http.DateForms (dateOf)
+import Weft.Http.Request (requestOrigin)
 import Weft.Http.Timeouts
 import Weft.Http.Types
 import Weft.Transport
 
 -- Open files -----------------------------------------------------------------------------
 
--- | The vault key of the reference to the file that the application has open: of a connection of HTTP\/1, or of a
--- request of HTTP\/2.
-openFileKey :: Vault.Key (IORef OpenFile)
-openFileKey = unsafePerformIO Vault.newKey
-{-# NOINLINE openFileKey #-}
-
 -- | Run an action that responds with a part of the file at a path ('Network.Wai.responseFile' with a
 -- 'FilePart'). The response is sent from the given descriptor, which has to stay open in the meantime, and the path
 -- is not opened. The action's argument says whether the server supports this; it does not if another
 -- server is running the application.
 withOpenFile :: Request -> FilePath -> Fd -> (Bool -> IO a) -> IO a
-withOpenFile request path fd act = case Vault.lookup openFileKey (vault request) of
+withOpenFile request path fd act = case originFile <$> requestOrigin request of
   Nothing -> act False
   Just ref -> bracket_ (writeIORef ref (OpenFile path fd)) (writeIORef ref NoFile) (act True)
 

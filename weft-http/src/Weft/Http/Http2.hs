@@ -20,7 +20,7 @@ import System.Posix.Time (epochTime)
 import Weft.Http.FileResponse
 import Weft.Http.Limits (Limits (limitHead))
 import qualified Weft.Http.Limits as Http1
-import Weft.Http.Request (securityKey)
+import Weft.Http.Request (originKey, requestOrigin, securityKey)
 import Weft.Http.SendTime (leastRate)
 import Weft.Http.Settings
 import Weft.Http.Types
@@ -56,7 +56,7 @@ serveHttp2Client client app received = do
                 limitRate = leastRate (sharedTimeout shared)
               },
           http2Fields = fields stamp,
-          http2Vault = (\file -> Vault.insert openFileKey file common) <$> newIORef NoFile,
+          http2Vault = (\file -> Vault.insert originKey (Origin file Nothing) common) <$> newIORef NoFile,
           http2OnException = settingsOnException settings,
           http2OnExceptionResponse = settingsOnExceptionResponse settings,
           http2OnResponse = fromMaybe (\_ _ _ -> pure ()) (settingsLogger settings),
@@ -80,7 +80,7 @@ serveHttp2Client client app received = do
 -- | Opens files as for HTTP\/1.
 withFile :: WithFile
 withFile placed request status fields path part act = do
-  open <- maybe (pure NoFile) readIORef (Vault.lookup openFileKey (vault request))
+  open <- maybe (pure NoFile) (readIORef . originFile) (requestOrigin request)
   case (open, part) of
     (OpenFile held fd, Just range) | held == path, validPart range -> act (partOf status fields fd range)
     _ -> placed . withFileFor request status fields path part $ \found -> act $ case found of

@@ -25,6 +25,10 @@
 --   101 and names a protocol that was asked for. Then bytes are passed on in both directions; when the client ends its
 --   direction, so does the proxy, and when the server does, the connection ends. It also ends when both are silent for
 --   the client's timeout ('Weft.Http.setTimeout'). Upgrades to HTTP\/2 and TLS are not passed on.
+-- * /Clients that go./ When a client of HTTP\/1 is gone while its server is silent, the server's connection is closed,
+--   and another request can have its place: at once if the client's connection was reset, else when the server has been
+--   silent for 'proxyHalfClosed' after its end. One of HTTP\/2 resets its stream, or ends its connection. Whether a
+--   client is there is looked at when the server has been silent for 100 ms. The log has status 499, as nginx's.
 -- * /Fields./ Those that concern one connection (RFC 9110, 7.6.1), those that @Connection@ names and @Expect@ are
 --   dropped. The fields @X-Forwarded-For@, @X-Forwarded-Host@, @X-Forwarded-Proto@ and @Via@ are set; what the client
 --   sent of the first three and of @Forwarded@ is dropped, since anybody can send it. @Host@ is the client's.
@@ -60,6 +64,7 @@ import Data.ByteString.Builder (byteString)
 import qualified Data.CaseInsensitive as CI
 import Data.IORef
 import GHC.Conc (labelThread)
+import GHC.IO.Exception (IOErrorType (ResourceVanished), IOException (..))
 import Network.HTTP.Types
 import qualified Network.Wai as Wai
 import Weft.Duration
@@ -69,9 +74,10 @@ import Weft.Http.Proxy.Fields
 import Weft.Http.Proxy.Header
 import Weft.Http.Proxy.Servers
 import Weft.Http.Proxy.Tunnel
+import Weft.Http.Request (clientEnd)
 import Weft.Http2.Data
 import Weft.Timer (sleep, within)
-import Weft.Transport (Connection, deadlineIn, noDeadline)
+import Weft.Transport (Connection, PeerState (..), deadlineIn, noDeadline)
 
 -- | Settings of a proxy. Begin with 'defaultProxySettings'.
 data ProxySettings = ProxySettings
@@ -87,6 +93,11 @@ data ProxySettings = ProxySettings
     -- then has a connection of its own. Not for @https@: there the header would have to come before the handshake; nor
     -- for HTTP\/2.
     proxyHeader :: !(Maybe ProxyHeader),
+    -- | How long a server may be silent when the client of HTTP\/1 has ended its direction, before the request is given
+    -- up. Such a client has closed its connection, which is the rule, or only says that it has no further request, and
+    -- waits for the response; the two look the same until something is sent. Zero gives requests up at once, as nginx
+    -- does unless told otherwise; 'maxBound' lets them go on until the connection is known to be gone.
+    proxyHalfClosed :: !Duration,
     -- | Called for each failure of a server, with its URL. By the request's thread, which ignores its exceptions.
     proxyOnFailure :: Url -> ClientError -> IO (),
     -- | Called when checks have begun to fail at a server, or to pass again ('True'), with its URL. By the thread that
@@ -95,7 +106,7 @@ data ProxySettings = ProxySettings
   }
 
 -- | 256 connections to each server; five seconds to connect; a server that failed three times in a row is passed over
--- for ten seconds; no checks, and no PROXY protocol.
+-- for ten seconds; a second of silence for a client that has ended its direction; no checks, and no PROXY protocol.
 defaultProxySettings :: ProxySettings
 defaultProxySettings =
   ProxySettings
@@ -104,6 +115,7 @@ defaultProxySettings =
       proxyPause = seconds 10,
       proxyCheck = Nothing,
       proxyHeader = Nothing,
+      proxyHalfClosed = seconds 1,
       proxyOnFailure = \_ _ -> pure (),
       proxyOnCheck = \_ _ -> pure ()
     }
@@ -156,18 +168,21 @@ proxied settings client upstreams request respond = do
                   begin
                   Sent <$> respond (passedBack response first)
             begin = writeIORef started True
-        outcome <- counted turn upstream $ \restore -> withResponseAfter (speaking (upstreamProtocol upstream) client) prefix noDeadline asked (restore . got)
+        outcome <- counted turn upstream $ \restore -> withResponseIn (speaking (upstreamProtocol upstream) client) manner noDeadline asked (restore . got)
         case outcome of
           Right (Sent received) -> pure received
           Right (Whole response) -> respond response
           Left e -> do
             under <- readIORef started
             case fromException e of
+              -- That of a send to such a client: it concerns nobody else.
+              Just (ClientError _ _ Abandoned) | under -> ioError (IOError Nothing ResourceVanished "Weft.Http.Proxy" "the client has gone" Nothing Nothing)
               -- Behind the response's first bytes there is nothing but to break it off.
               Just why | under -> alone (proxyOnFailure settings (upstreamUrl upstream) why) >> throwIO e
               Just why@(ClientError _ phase cause) -> do
                 let blamed = isBlamed phase cause
-                when blamed (failed passing upstream) >> alone (proxyOnFailure settings (upstreamUrl upstream) why)
+                when blamed (failed passing upstream)
+                unless (isAbandoned cause) (alone (proxyOnFailure settings (upstreamUrl upstream) why))
                 if mayRepeat body phase cause && not (null others)
                   then go body turn others
                   else respond (failure (statusOf phase cause))
@@ -189,6 +204,7 @@ proxied settings client upstreams request respond = do
               Nothing -> Trailers . endToEnd <$> responseTrailers response
          in setHTTP2Data request (Just defaultHTTP2Data {http2dataTrailers = maker})
     prefix = maybe B.empty (\version -> proxyHeaderFor version (Just (Wai.remoteHost request))) (proxyHeader settings)
+    manner = Manner prefix (untilGone (proxyHalfClosed settings) <$> clientEnd request)
     passing = Passing (proxyMostFailures settings) (proxyPause settings)
     mayRepeat body phase cause = case (phase, cause) of
       (Connecting, _) -> True
@@ -199,6 +215,17 @@ proxied settings client upstreams request respond = do
       StreamBody _ _ -> False
       TrailedBody {} -> False
       _ -> True
+
+-- | Wait until a request's client is gone, or has ended its direction for so long, given how to wait for its states.
+untilGone :: Duration -> (PeerState -> IO ()) -> IO ()
+untilGone time await
+  | time == maxBound = await PeerGone
+  | otherwise = await PeerFinished >> void (within time (await PeerGone))
+
+isAbandoned :: Cause -> Bool
+isAbandoned cause = case cause of
+  Abandoned -> True
+  _ -> False
 
 -- | What came of a request: a response that was sent while it came, or one that is at hand.
 data Outcome = Sent !Wai.ResponseReceived | Whole !Wai.Response
@@ -215,6 +242,8 @@ statusOf phase cause = case (phase, cause) of
   (_, NotProcessed) -> serviceUnavailable503
   (_, TimedOut) -> gatewayTimeout504
   (_, InvalidRequest _) -> badRequest400
+  -- Nginx's, for the log; a client that has only ended its direction sees it.
+  (_, Abandoned) -> mkStatus 499 "Client Closed Request"
   _ -> badGateway502
 
 -- | A response of the proxy itself.
@@ -245,7 +274,7 @@ alone act =
 checkOnce :: ProxySettings -> Client -> HealthCheck -> Upstream -> IO ()
 checkOnce settings client check upstream = do
   due <- deadlineIn (checkInterval check)
-  outcome <- try (withResponseAfter (speaking (upstreamProtocol upstream) client) prefix due asked (pure . passes . responseStatus))
+  outcome <- try (withResponseIn (speaking (upstreamProtocol upstream) client) plainly {mannerPrefix = prefix} due asked (pure . passes . responseStatus))
   let verdict = case outcome of
         Right passed -> Just passed
         -- Nothing was asked.

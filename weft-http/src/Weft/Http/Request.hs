@@ -3,16 +3,24 @@
 {-# OPTIONS_GHC -Wno-deprecations #-}
 
 -- |
--- Builds WAI's request from a parsed head, and what a request's vault says. Pure.
+-- Builds WAI's request from a parsed head, and what a request's vault says.
 module Weft.Http.Request
   ( requestOf,
 
     -- * TLS
     requestSecurity,
     securityKey,
+
+    -- * Connections
+    requestOrigin,
+    originKey,
+    awaitClientFinished,
+    awaitClientGone,
+    clientEnd,
   )
 where
 
+import Control.Monad (forever)
 import Data.ByteString (ByteString)
 import Data.Text (Text)
 import qualified Data.Vault.Lazy as Vault
@@ -23,7 +31,8 @@ import Network.Wai.Internal (Request (..))
 import System.IO.Unsafe (unsafePerformIO)
 import Weft.Http.Parser.Head
 import Weft.Http.Types
-import Weft.Transport (Security)
+import Weft.Timer (sleep)
+import Weft.Transport (PeerState (..), Security, connAwaitPeer)
 
 -- | The request with the given head and body. The path's segments and the query are decoded when the application uses
 -- them.
@@ -80,3 +89,39 @@ requestSecurity = Vault.lookup securityKey . vault
 securityKey :: Vault.Key Security
 securityKey = unsafePerformIO Vault.newKey
 {-# NOINLINE securityKey #-}
+
+-- Connections ----------------------------------------------------------------------------
+
+-- | What is known of the request's connection or stream, if this server runs the application.
+requestOrigin :: Request -> Maybe Origin
+requestOrigin = Vault.lookup originKey . vault
+
+-- | The vault key of 'requestOrigin'.
+originKey :: Vault.Key Origin
+originKey = unsafePerformIO Vault.newKey
+{-# NOINLINE originKey #-}
+
+-- | Block until the request's client sends nothing more: it has closed its connection, or has only ended its direction
+-- and still reads, which looks the same until something is sent to it (RFC 9293, 3.6; 'Weft.Transport.connAwaitPeer').
+-- For an application that works for long, in a thread beside the work:
+--
+-- > race (awaitClientFinished request) (ask database question) >>= either (const (respond nobody)) (respond . page)
+--
+-- Nothing of the connection is received: a body, and requests that were sent ahead, stay where they are. Over HTTP\/2,
+-- and in other servers, this blocks for ever: there a client that resets its stream or ends its connection ends the
+-- application by an exception. Any thread may call it, while the request is answered. Interruptible. Throws @EBADF@ if
+-- the server closes the connection.
+awaitClientFinished :: Request -> IO ()
+awaitClientFinished = awaitClient PeerFinished
+
+-- | 'awaitClientFinished' for a connection that is gone in both directions: it was reset, as happens to one that the
+-- client has closed when something is sent to it.
+awaitClientGone :: Request -> IO ()
+awaitClientGone = awaitClient PeerGone
+
+awaitClient :: PeerState -> Request -> IO ()
+awaitClient state request = maybe (forever (sleep maxBound)) (\await -> await state) (clientEnd request)
+
+-- | The wait for the end of the request's client, if it can be told.
+clientEnd :: Request -> Maybe (PeerState -> IO ())
+clientEnd request = connAwaitPeer <$> (requestOrigin request >>= originConnection)

@@ -42,13 +42,12 @@ import Weft.Http.Acceptors
 import Weft.Http.Admission
 import Weft.Http.Date (newDateLines)
 import Weft.Http.Engine
-import Weft.Http.FileResponse (openFileKey)
 import Weft.Http.Http2
 import Weft.Http.Limits
 import Weft.Http.Linger (lingerTime)
 import Weft.Http.ProxyProtocol
 import Weft.Http.Render (refusalMessage)
-import Weft.Http.Request (securityKey)
+import Weft.Http.Request (originKey, securityKey)
 import Weft.Http.SendTime (Waiting (..), afterPause, moreTime)
 import Weft.Http.Settings
 import Weft.Http.Table
@@ -213,7 +212,8 @@ sharedFor options settings draining admission = do
         sharedDate = date,
         sharedOnRefused = optionOnRefused options,
         sharedDraining = draining,
-        sharedContinues = countAgain limits admission
+        sharedContinues = countAgain limits admission,
+        sharedDepart = departEntry admission
       }
   where
     server = if B.null (settingsServerName settings) then B.empty else "Server: " <> settingsServerName settings <> "\r\n"
@@ -306,22 +306,22 @@ serveAdmitted shared options admission table app plain peer0 restore = do
   file <- newIORef NoFile
   http2 <- newIORef Nothing
   release <- newIORef (pure ())
-  let client = Client shared plain plain peer0 False self deadline cells file (Vault.insert openFileKey file Vault.empty) http2
+  let client = Client shared plain plain peer0 False self deadline cells file (Vault.insert originKey (Origin file (Just plain)) Vault.empty) http2
       entry = Entry self cells deadline http2
   number <- addEntry table entry
   -- The clean-up is kept here and not on the stack, where it would take forty words. GHC walks the stack each time
   -- the thread waits, and its first chunk has 1 KiB. For the same reason a single handler does all of the clean-up.
-  atEnd <- newIORef (finish admission table client entry number release)
+  atEnd <- newIORef (finish table client number release)
   result <- try (restore (receiveFirst options admission app client release))
   readIORef atEnd >>= \act -> act result
 {-# NOINLINE serveAdmitted #-}
 
 -- | The end of a connection, however it came. Runs masked.
-finish :: Admission -> Table -> Client -> Entry -> Int -> IORef (IO ()) -> Either SomeException () -> IO ()
-finish admission table client entry number release result = do
+finish :: Table -> Client -> Int -> IORef (IO ()) -> Either SomeException () -> IO ()
+finish table client number release result = do
   stop deadline
   (void (stopWaiting (clientCells client)) `finally` join (readIORef release))
-    `finally` (removeEntry table number >> (connClose (clientBelow client) `finally` departEntry admission entry))
+    `finally` (removeEntry table number >> depart client >> connClose (clientBelow client))
   either ended pure result
   where
     deadline = clientIdleTimer client
@@ -345,7 +345,7 @@ timeOver shared options plain peer0 self cells late = do
     _
       -- What clients have sent while the process did not run is read first.
       | ranLate late -> pure (Later afterPause)
-      | phase == phaseBusy -> fromMaybe (Expire (refused ClientTooSlow `finally` connAbort plain)) <$> taking InRequest (sharedTimeout shared)
+      | phase == phaseBusy -> fromMaybe (Expire (refused ClientTooSlow `finally` (leave >> connAbort plain))) <$> taking InRequest (sharedTimeout shared)
       | phase == phaseIdle -> taking ForRequest (min lingerTime (sharedTimeout shared)) >>= maybe (timeIsOver phase unfinished) pure
       | otherwise -> timeIsOver phase unfinished
   where
@@ -353,8 +353,9 @@ timeOver shared options plain peer0 self cells late = do
     timeIsOver phase unfinished
       -- The connection's thread has to end the TLS session, and may have to wait for the client to do so.
       | isJust (optionTls options), unfinished == 0, phase `notElem` [phaseEnding, phaseEnded] = Later farewellTime <$ endSoon
-      | otherwise = pure (Expire (when (unfinished > 0) (refused HeadTooSlow) `finally` connClose plain))
+      | otherwise = pure (Expire (when (unfinished > 0) (refused HeadTooSlow) `finally` (leave >> connClose plain)))
     refused = optionOnRefused options peer0
+    leave = sharedDepart shared cells
     -- In another thread, since the dispatcher must not wait until the exception has arrived.
     endSoon = forkIO (void (endThread self cells)) >>= \t -> labelThread t "weft http idle"
 {-# NOINLINE timeOver #-}
@@ -441,13 +442,14 @@ speak options app client rest = case optionTls options of
           then leaveIdle client' >> serveHttp2Client client' app B.empty
           else serveClient client' app Nothing B.empty >> farewell client'
         )
-        `finally` connClose connection
+        `finally` (depart client >> connClose connection)
     -- RFC 8446, 6.1: without a close_notify alert, a TLS client assumes a truncation. After half a response it is
     -- right.
     farewell client' = do
       state <- responseState client'
       unless (state == responseBegun) $ do
         headCame client'
+        depart client'
         deadline <- deadlineIn farewellTime
         connShutdownSend (clientConnection client') deadline `catch` \e -> const (pure ()) (e :: IOException)
 {-# NOINLINE speak #-}

@@ -204,7 +204,7 @@ lingerUnlessTaken :: Client -> IO ()
 lingerUnlessTaken client = connSendProgress (clientBelow client) >>= mapM_ (\p -> when (sendOutstanding p) (linger client))
 
 lingerAfter :: Client -> IO () -> IO ()
-lingerAfter client ending = (ignoring ending >> drop') `finally` connClose (clientConnection client)
+lingerAfter client ending = (ignoring ending >> drop') `finally` (depart client >> connClose (clientConnection client))
   where
     drop' = do
       resetTime

@@ -8,6 +8,8 @@ module Weft.Http.Types
 
     -- * Connections
     Client (..),
+    depart,
+    Origin (..),
     OpenFile (..),
     cellPhase,
     cellRequests,
@@ -81,7 +83,10 @@ data Shared = Shared
     sharedDraining :: !(IORef Bool),
     -- | Whether a connection that was told to end, and has something from its client, may continue
     -- ('Weft.Http.Admission.countAgain').
-    sharedContinues :: !(WordArray -> IO Bool)
+    sharedContinues :: !(WordArray -> IO Bool),
+    -- | A connection with these words does not count towards the limit any more ('Weft.Http.Admission.departEntry').
+    -- Run before it is closed: a client that sees the end and connects again finds its place free.
+    sharedDepart :: !(WordArray -> IO ())
   }
 
 -- | One connection.
@@ -101,11 +106,18 @@ data Client = Client
     -- | The file that the application keeps open for the response. Written and cleared by the application's
     -- thread; read by that thread when it responds.
     clientFile :: !(IORef OpenFile),
-    -- | The initial vault of each request, which contains the reference above.
+    -- | The initial vault of each request, with the reference above and the connection ('Origin').
     clientVault :: !Vault,
     -- | Present if the connection speaks HTTP\/2. Written by the connection's thread, read by threads that end
     -- connections.
     clientHttp2 :: !(IORef (Maybe Http2Control))
+  }
+
+-- | What the vault of a request has of its connection or stream: the file that the application keeps open, and the
+-- connection whose end is that of the client ('Nothing' for HTTP\/2, which tells the application itself).
+data Origin = Origin
+  { originFile :: !(IORef OpenFile),
+    originConnection :: !(Maybe Connection)
   }
 
 -- | An open file and its path.
@@ -168,6 +180,10 @@ phaseBusy = 2
 phaseEnding = 3
 phaseEnded = 4
 phaseLingering = 5
+
+-- | The connection is about to be closed, or its client to be told so: it does not count any more. Any number of times.
+depart :: Client -> IO ()
+depart client = sharedDepart (clientShared client) (clientCells client)
 
 -- | Set the phase, by the thread of the connection.
 setPhase :: Client -> Int -> IO ()

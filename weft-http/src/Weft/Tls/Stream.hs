@@ -280,6 +280,9 @@ operations =
       opPeer = connPeer . sessionBelow,
       opLocal = connLocal . sessionBelow,
       opSendProgress = connSendProgress . sessionBelow,
+      opAwaitPeer = Just (connAwaitPeer . sessionBelow),
+      -- The session may hold something.
+      opIsQuiet = const (pure False),
       opSecurity = Just . sessionSecurity,
       -- They are encrypted during the call.
       opKeepsStrings = const False

@@ -3,6 +3,7 @@
 module Spec.Servers
   ( Nginx (..),
     withNginx,
+    withCertificate,
     withH2o,
     withPython,
   )
@@ -42,8 +43,7 @@ withNginx act = do
   case found of
     [] -> skip "nginx is not installed"
     program : _ -> withFolder $ \folder -> do
-      (code, _, why) <- readProcessWithExitCode "openssl" (words "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost -keyout" <> [folder </> "key.pem", "-out", folder </> "cert.pem"]) ""
-      when (code /= ExitSuccess) (assertFailure why)
+      certify folder
       port <- freePort
       tlsPort <- freePort
       announcedPort <- freePort
@@ -80,6 +80,18 @@ configuration ports folder =
       "  }",
       "}"
     ]
+
+-- | Run a test with the files of a certificate for @localhost@ and its key.
+withCertificate :: (FilePath -> FilePath -> IO a) -> IO a
+withCertificate act = withFolder $ \folder -> do
+  certify folder
+  act (folder </> "cert.pem") (folder </> "key.pem")
+
+-- | Make @cert.pem@ and @key.pem@ in a folder.
+certify :: FilePath -> IO ()
+certify folder = do
+  (code, _, why) <- readProcessWithExitCode "openssl" (words "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost -keyout" <> [folder </> "key.pem", "-out", folder </> "cert.pem"]) ""
+  when (code /= ExitSuccess) (assertFailure why)
 
 -- | Run a test with the port of h2o, for HTTP\/2 in clear text, which has a file @page@ and one @large@ of 3 MB.
 withH2o :: (Int -> IO ()) -> IO ()

@@ -10,8 +10,8 @@ import Configurations
 import Control.Concurrent (getNumCapabilities, threadDelay, yield)
 import Control.Concurrent.Async (forConcurrently_)
 import Control.Concurrent.MVar
-import Control.Exception (IOException, handle)
-import Control.Monad (forM, forM_, replicateM, replicateM_, void)
+import Control.Exception (IOException, finally, handle)
+import Control.Monad (forM, forM_, replicateM, replicateM_, void, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
@@ -20,10 +20,16 @@ import Data.List (sort)
 import Data.Word (Word8)
 import Network.HTTP.Types (status200)
 import Network.Wai (rawPathInfo, responseLBS)
+import Spec.Secure (certificate)
+import System.Directory (removeDirectoryRecursive)
+import System.Posix.Temp (mkdtemp)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Duration (milliseconds, seconds)
 import Weft.Http
+import Weft.Socket (SockAddr (..))
+import Weft.Tls (TlsClientSettings (..), Trust (..), defaultTlsClientSettings, tlsConnect)
+import Weft.Transport
 
 tests :: Configuration -> TestTree
 tests on =
@@ -194,9 +200,33 @@ tests on =
         withClient port $ \client -> handle gone (hearEnd client >>= (@?= ""))
         readIORef refusals >>= (@?= [TooManyConnections])
         released working
-        noConnections server
+        noConnections server,
+      testOn on "at limitConnections there is room when a client sees its connection closed" $ do
+        folder <- mkdtemp "/tmp/weft-limits-"
+        tls <- (certificate folder "test" >>= uncurry loadTls) `finally` removeDirectoryRecursive folder
+        forM_ [False, True] $ \secure -> do
+          net <- memoryTransport 65536
+          l <- transportListen net (SockAddrUnix "")
+          -- The client sees the end some time before the server's thread goes on.
+          let slowly (Connection ops s) = Connection ops {opClose = \s' -> opClose ops s' >> threadDelay 300000} s
+              options =
+                defaultOptions
+                  { optionTransports = [l {listenerAccept = slowly <$> listenerAccept l}],
+                    optionLimits = Just defaultLimits {limitConnections = 1},
+                    optionTls = if secure then Just tls else Nothing
+                  }
+          withServerWith options (quiet defaultSettings) application $ \server -> replicateM_ 3 $ do
+            below <- transportConnect net noDeadline (serverAddress server)
+            c <- if secure then tlsConnect defaultTlsClientSettings {tlsTrust = TrustAnything} "test" below else pure below
+            connSendBytes c noDeadline "GET /hello HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n"
+            answer <- allOf c
+            assertBool (show answer) ("HTTP/1.1 200" `B.isPrefixOf` answer)
+            -- Behind the end of the TLS session.
+            when secure (void (allOf below))
+            connClose c
     ]
   where
+    allOf c = connReceive c noDeadline 65536 >>= \bytes -> if B.null bytes then pure B.empty else (bytes <>) <$> allOf c
     get' client = answerBody <$> hearAnswer client
     with = withApp application
     -- As 'with', and the application answers a request for @/held@ when it may. The first argument of the test opens so

@@ -347,6 +347,8 @@ operations =
       opPeer = connPeer,
       opLocal = connLocal,
       opSendProgress = connSendProgress,
+      opAwaitPeer = Just connAwaitPeer,
+      opIsQuiet = connIsQuiet,
       opSecurity = connSecurity,
       opKeepsStrings = connKeepsStrings
     }

@@ -174,6 +174,8 @@ singleBytes = testCase "a message that arrives byte by byte takes a small multip
           opPeer = const (SockAddrUnix ""),
           opLocal = const (pure (SockAddrUnix "")),
           opSendProgress = const (pure Nothing),
+          opAwaitPeer = Nothing,
+          opIsQuiet = const (pure False),
           opSecurity = const Nothing,
           opKeepsStrings = const False
         }

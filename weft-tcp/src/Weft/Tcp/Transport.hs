@@ -61,6 +61,8 @@ operations =
       opPeer = \s -> toSockAddr (remotePort (socketFlow s)) (remoteAddress (socketFlow s)),
       opLocal = \s -> pure (toSockAddr (localPort (socketFlow s)) (localAddress (socketFlow s))),
       opSendProgress = const (pure Nothing),
+      opAwaitPeer = Nothing,
+      opIsQuiet = const (pure False),
       opSecurity = const Nothing,
       opKeepsStrings = const True
     }

@@ -46,6 +46,8 @@ pipesOperations =
       opPeer = const unnamed,
       opLocal = const (pure unnamed),
       opSendProgress = const (pure Nothing),
+      opAwaitPeer = Nothing,
+      opIsQuiet = const (pure False),
       opSecurity = const Nothing,
       opKeepsStrings = const False
     }

@@ -5,6 +5,8 @@ module Weft.Socket.Peer
     peerState,
     awaitPeerFinished,
     awaitPeerGone,
+    awaitPeer,
+    isQuiet,
   )
 where
 
@@ -12,6 +14,7 @@ import Control.Monad (unless)
 import Data.Bits ((.&.), (.|.))
 import Foreign.C.Error (eBADF, eTIMEDOUT)
 import Foreign.Marshal.Alloc (allocaBytes)
+import qualified Weft.Core.Descriptor as Core
 import Weft.Core.Events
 import Weft.FFI.Poll
 import Weft.Socket.Types
@@ -50,6 +53,17 @@ awaitPeerFinished = awaitEvents "Weft.Socket.awaitPeerFinished" evtPeerClosed (/
 -- count. Throws @EBADF@ when the socket is closed, and as other operations do when its deadline has passed.
 awaitPeerGone :: Socket -> IO ()
 awaitPeerGone = awaitEvents "Weft.Socket.awaitPeerGone" evtHangup (== PeerGone)
+
+-- | Block until the peer is in this state or a later one.
+awaitPeer :: Socket -> PeerState -> IO ()
+awaitPeer s state = case state of
+  PeerOpen -> pure ()
+  PeerFinished -> awaitPeerFinished s
+  PeerGone -> awaitPeerGone s
+
+-- | Whether it is known, without a system call, that nothing can be received ('Core.isQuiet').
+isQuiet :: Socket -> IO Bool
+isQuiet s = withDescriptor s Core.isQuiet
 
 awaitEvents :: String -> Events -> (PeerState -> Bool) -> Socket -> IO ()
 awaitEvents loc evs holds s = withDescriptor s $ \d -> do

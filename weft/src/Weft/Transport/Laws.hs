@@ -65,7 +65,9 @@ connectionLaws =
     Law "a deadline that has passed still receives what is there" passed,
     Law "deadlines lose nothing" deadlinesLoseNothing,
     Law "interruptions lose nothing" interruptionsLoseNothing,
-    Law "the arrived part of an unfinished send is its beginning" partial
+    Law "the arrived part of an unfinished send is its beginning" partial,
+    Law "a wait for the peer's end takes no bytes, and does not end while the peer may send" awaitsPeer,
+    Law "a connection with something to receive does not stay quiet" staysQuiet
   ]
 
 -- Bytes ------------------------------------------------------------------------------
@@ -446,3 +448,35 @@ networkLaws =
         s <- either (const (within "accepting" (listenerAccept l))) pure r
         connClose c >> connClose s
   ]
+
+awaitsPeer :: Implementation -> IO ()
+awaitsPeer implementation = bounded implementation $ \a b -> do
+  waiting <- mapM (task . connAwaitPeer b) [PeerFinished, PeerGone]
+  connAwaitPeer b PeerOpen
+  connSendBytes a noDeadline "early"
+  threadDelay 20000
+  none "a peer that may send" =<< mapM isDone waiting
+  receiveExactly b 5 >>= same "what came meanwhile" "early"
+  connSendBytes a noDeadline "late"
+  connShutdownSend a noDeadline
+  threadDelay 20000
+  none "a peer that may receive" =<< mapM isDone (drop 1 waiting)
+  receiveExactly b 4 >>= same "what came before the end" "late"
+  connReceive b noDeadline 1 >>= same "the end" B.empty
+  forM_ waiting $ \t -> throwTo (taskThread t) Interrupted
+  forM_ waiting $ \t -> within "an interrupted wait" (readMVar (taskResult t))
+  where
+    none what over = when (or over) (violated ("a wait for the end of " <> what <> " has ended"))
+
+staysQuiet :: Implementation -> IO ()
+staysQuiet implementation = bounded implementation $ \a b -> do
+  connSendBytes a noDeadline "first"
+  receiveExactly b 5 >>= same "the first bytes" "first"
+  connSendBytes a noDeadline "second"
+  within "until there is something to receive" (untilNot (connIsQuiet b))
+  receiveExactly b 6 >>= same "the next bytes" "second"
+  connShutdownSend a noDeadline
+  within "until the end is there" (untilNot (connIsQuiet b))
+  connReceive b noDeadline 1 >>= same "the end" B.empty
+  where
+    untilNot condition = condition >>= \holds -> when holds (threadDelay 1000 >> untilNot condition)

@@ -21,7 +21,8 @@ import qualified Data.Sequence as Seq
 import Foreign.C.Error (Errno, eADDRINUSE, eBADF, eCONNREFUSED, eCONNRESET, eINVAL, ePIPE, eTIMEDOUT)
 import Foreign.Ptr (castPtr, plusPtr)
 import Network.Socket (SockAddr (..))
-import Weft.Deadline (Instant, atomicallyUntil)
+import Weft.Deadline (Instant, atomicallyUntil, noDeadline)
+import Weft.Socket.Peer (PeerState (..))
 import Weft.Socket.Types (socketError)
 import Weft.Transport.Types
 
@@ -147,6 +148,8 @@ memoryOperations =
         closed <- readTVarIO (endClosed end)
         if closed then failed "connLocal" eBADF else pure (endLocal end),
       opSendProgress = const (pure Nothing),
+      opAwaitPeer = Just awaitEnd,
+      opIsQuiet = const (pure False),
       opSecurity = const Nothing,
       opKeepsStrings = const True
     }
@@ -155,6 +158,13 @@ ending :: End -> STM () -> IO ()
 ending end act = atomically $ do
   closed <- readTVar (endClosed end)
   unless closed (writeTVar (endClosed end) True >> act)
+
+-- | Wait until the peer has finished or broken its direction, or, for 'PeerGone', takes nothing any more.
+awaitEnd :: End -> PeerState -> IO ()
+awaitEnd end state = operate "connAwaitPeer" end noDeadline $ do
+  from <- readTVar (pipeEnd (endIn end))
+  to <- readTVar (pipeEnd (endOut end))
+  Right () <$ check (to == Broken || from == Broken || (state < PeerGone && from == Finished))
 
 receive :: End -> Instant -> Int -> IO ByteString
 receive end deadline n

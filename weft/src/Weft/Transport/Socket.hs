@@ -25,6 +25,7 @@ import Weft.Socket.Basic
 import Weft.Socket.ByteString (recv, recvLarge, sendAllBuf, sendMany, sendManyMore)
 import Weft.Socket.File (sendFileRange)
 import Weft.Socket.Options (setSockOpt, setSocketOption)
+import Weft.Socket.Peer (awaitPeer, isQuiet)
 import Weft.Socket.Types
 import Weft.Transport.Types
 
@@ -49,6 +50,8 @@ socketOperations =
       opPeer = \(Connected _ peer) -> peer,
       opLocal = \(Connected s _) -> getSocketName s,
       opSendProgress = \(Connected s _) -> sendProgress s,
+      opAwaitPeer = Just (\(Connected s _) -> awaitPeer s),
+      opIsQuiet = \(Connected s _) -> isQuiet s,
       opSecurity = const Nothing,
       opKeepsStrings = const False
     }

@@ -20,6 +20,8 @@ module Weft.Transport.Types
     connLocal,
     connSendProgress,
     SendProgress (..),
+    connAwaitPeer,
+    connIsQuiet,
     connSecurity,
     connKeepsStrings,
     connCloseGracefully,
@@ -39,7 +41,7 @@ module Weft.Transport.Types
   )
 where
 
-import Control.Monad (when)
+import Control.Monad (forever, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Internal as B (createAndTrim)
@@ -56,14 +58,16 @@ import Weft.Deadline (Duration, Instant)
 import Weft.FFI.Errno (throwIfNegative)
 import Weft.FFI.Socket (cReadAt)
 import Weft.Socket.Basic (closingGracefully)
+import Weft.Socket.Peer (PeerState (..))
 import Weft.Socket.Pieces (withBytes)
 import Weft.Socket.Types (socketError)
+import Weft.Thread.Time (sleep)
 
 -- | A connection: a reliable stream of bytes in each direction. It consists of the operations of
 -- its kind and its state, and takes three words beside the state.
 --
 -- At most one thread receives and at most one sends at a time; the two may be different threads.
--- Any thread may use 'connClose', 'connAbort', 'connPeer', 'connLocal' and 'connSecurity' at any time.
+-- Any thread may use 'connClose', 'connAbort', 'connPeer', 'connLocal', 'connAwaitPeer' and 'connSecurity' at any time.
 data Connection = forall s. Connection !(Operations s) !s
 
 -- | The operations that a kind of connection implements; @s@ is its state. Each field is documented at
@@ -81,6 +85,10 @@ data Operations s = Operations
     opLocal :: !(s -> IO SockAddr),
     -- | 'Nothing' where it is not known.
     opSendProgress :: !(s -> IO (Maybe SendProgress)),
+    -- | 'Nothing' where it cannot be told without receiving.
+    opAwaitPeer :: !(Maybe (s -> PeerState -> IO ())),
+    -- | 'False' where it is not known.
+    opIsQuiet :: !(s -> IO Bool),
     opSecurity :: !(s -> Maybe Security),
     opKeepsStrings :: !(s -> Bool)
   }
@@ -178,6 +186,27 @@ connLocal (Connection ops s) = opLocal ops s
 -- Any thread.
 connSendProgress :: Connection -> IO (Maybe SendProgress)
 connSendProgress (Connection ops s) = opSendProgress ops s
+
+-- | Wait until the peer is in this state or a later one: it has finished sending, or the connection is gone in both
+-- directions. Nothing is received: bytes that have come stay where they are. Where the kind of connection cannot tell,
+-- this waits for ever: the kernel's sockets, memory and TLS over them can tell (of TLS, what has become of the
+-- connection below), "Weft.Tcp" cannot. A TCP peer that has closed its socket has only finished sending, until
+-- something is sent to it ('PeerState').
+--
+-- Any number of threads may wait, beside one that receives. Interruptible. Throws @EBADF@ if the connection is closed,
+-- before or meanwhile.
+connAwaitPeer :: Connection -> PeerState -> IO ()
+connAwaitPeer (Connection ops s) state = case opAwaitPeer ops of
+  _ | state == PeerOpen -> pure ()
+  Just await -> await s state
+  Nothing -> forever (sleep maxBound)
+
+-- | Whether it is known, without a system call, that a receive would have to wait: an earlier one has taken all that
+-- had come, and nothing has been reported since. 'False' if there is something, or it is not known. What comes at this
+-- moment may not have been reported yet. For the thread that receives.
+connIsQuiet :: Connection -> IO Bool
+connIsQuiet (Connection ops s) = opIsQuiet ops s
+{-# INLINE connIsQuiet #-}
 
 -- | The peer's certificates and the encryption; 'Nothing' for plain text.
 connSecurity :: Connection -> Maybe Security
@@ -291,6 +320,10 @@ receivedOperations =
       opPeer = \(Received _ c) -> connPeer c,
       opLocal = \(Received _ c) -> connLocal c,
       opSendProgress = \(Received _ c) -> connSendProgress c,
+      opAwaitPeer = Just (\(Received _ c) -> connAwaitPeer c),
+      opIsQuiet = \(Received ref c) -> do
+        left <- readIORef ref
+        if B.null left then connIsQuiet c else pure False,
       opSecurity = \(Received _ c) -> connSecurity c,
       opKeepsStrings = \(Received _ c) -> connKeepsStrings c
     }

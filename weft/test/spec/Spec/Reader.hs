@@ -78,6 +78,8 @@ scriptedOperations =
       opPeer = const (SockAddrUnix ""),
       opLocal = const (pure (SockAddrUnix "")),
       opSendProgress = const (pure Nothing),
+      opAwaitPeer = Nothing,
+      opIsQuiet = const (pure False),
       opSecurity = const Nothing,
       opKeepsStrings = const True
     }
@@ -310,6 +312,8 @@ noting most = do
             opPeer = const (SockAddrUnix ""),
             opLocal = const (pure (SockAddrUnix "")),
             opSendProgress = const (pure Nothing),
+            opAwaitPeer = Nothing,
+            opIsQuiet = const (pure False),
             opSecurity = const Nothing,
             opKeepsStrings = const True
           }

@@ -10,7 +10,7 @@ import Control.Monad (replicateM_, void)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as B8
 import Data.Word (Word32)
-import Foreign.C.Error (eCONNRESET, eTIMEDOUT)
+import Foreign.C.Error (eBADF, eCONNRESET, eTIMEDOUT)
 import Foreign.Storable (Storable (..))
 import Harness
 import Network.Socket (Family (..), SockAddr (..), SocketOption (..), tupleToHostAddress)
@@ -44,9 +44,54 @@ tests everything =
                | (name, net, address) <- networks,
                  everything || name == "the kernel's network"
              ]
-          <> [memory, received, smallReceives, aborts]
+          <> [memory, received, smallReceives, aborts, peersEnds everything]
+          -- The back end of poll(2) reports only to those who ask, and can never tell.
+          <> [quiet | not everything]
           <> [segments | os == "linux"]
       )
+
+-- | What becomes of a peer is noticed without receiving.
+peersEnds :: Bool -> TestTree
+peersEnds everything =
+  testGroup
+    "the peer's end"
+    [ testCase name $ do
+        bracket pair (\(a, b) -> connAbort a >> connAbort b) $ \(a, b) -> do
+          finished <- start (connAwaitPeer a PeerFinished)
+          gone <- start (connAwaitPeer a PeerGone)
+          connSendBytes b noDeadline (B8.pack "unread")
+          connShutdownSend b noDeadline
+          result "finished" finished
+          connReceive a noDeadline 100 >>= (@?= B8.pack "unread")
+          blocks gone
+          connAbort b
+          result "gone" gone
+          result "finished, since it is gone" =<< start (connAwaitPeer a PeerFinished)
+        bracket pair (\(a, b) -> connAbort a >> connAbort b) $ \(a, _) -> do
+          waits <- mapM (start . connAwaitPeer a) [PeerFinished, PeerGone]
+          mapM_ blocks waits
+          connClose a
+          mapM_ (failsWith "closed meanwhile" eBADF . result "a wait") waits
+          failsWith "closed before" eBADF (connAwaitPeer a PeerGone)
+      | (name, _, pair) <- implementations,
+        everything || name == "TCP"
+    ]
+
+blocks :: Task a -> Assertion
+blocks t = blocked t >>= assertBool "does not block"
+
+-- | TCP knows without a system call that nothing has come.
+quiet :: TestTree
+quiet = testCase "a connection whose bytes have been taken is quiet" . bracket tcpPair (\(a, b) -> connAbort a >> connAbort b) $ \(a, b) -> do
+  receiving <- start (connReceive a noDeadline 100)
+  blocks receiving
+  connSendBytes b noDeadline (B8.pack "taken")
+  result "a receive" receiving >>= (@?= B8.pack "taken")
+  connIsQuiet a >>= (@?= True)
+  connSendBytes b noDeadline (B8.pack "x")
+  eventually "something has come" (not <$> connIsQuiet a)
+  connReceive a noDeadline 100 >>= (@?= B8.pack "x")
+  eventually "nothing is left" (connIsQuiet a)
 
 implementations :: [(String, Int, IO (Connection, Connection))]
 implementations =

@@ -14,6 +14,8 @@ module Weft.Http.Client.Exchange
     Idle (..),
     idleUntil,
     describe,
+    synchronous,
+    unlessFailed,
     isReset,
     largestAtOnce,
   )
@@ -26,11 +28,12 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import Data.IORef
-import Data.Maybe (fromMaybe)
+import Data.Maybe (fromMaybe, isJust)
 import Foreign.C.Error (Errno (..), eCONNRESET, ePIPE)
 import GHC.IO.Exception (IOException (ioe_errno))
 import Network.HTTP.Types (Header, mkStatus)
 import Numeric (showHex)
+import Weft.Core.Time (after)
 import Weft.Duration
 import Weft.Http.Client.Render
 import Weft.Http.Client.Types
@@ -78,17 +81,17 @@ data After
 exchange :: ClientSettings -> HttpConnection -> Instant -> Request -> (Response -> IO a) -> IO (a, After)
 exchange settings c due request act = case renderRequest request of
   Left why -> throwIO (ClientError (describe request) Sending (InvalidRequest why))
-  Right rendered -> exchangeRendered settings c due request rendered act `onException` connAbort (httpConnection c)
+  Right rendered -> exchangeRendered (Errand settings Nothing due request) c rendered act `onException` connAbort (httpConnection c)
 
 -- | 'exchange' with the head of the request. After an exception the connection is of no use any more, and the caller
 -- has to abort it. Masked or not: where it waits it is interruptible. The action runs as the caller does.
-exchangeRendered :: ClientSettings -> HttpConnection -> Instant -> Request -> Rendered -> (Response -> IO a) -> IO (a, After)
-exchangeRendered settings c due request rendered act = case requestBody request of
+exchangeRendered :: Errand -> HttpConnection -> Rendered -> (Response -> IO a) -> IO (a, After)
+exchangeRendered errand@(Errand settings _ _ request) c rendered act = case requestBody request of
   EmptyBody -> atOnce run rendered B.empty act
   BytesBody bytes | B.length bytes <= largestAtOnce && not (renderedExpects rendered) -> atOnce run rendered bytes act
   body -> concurrentlySent run rendered body act
   where
-    run = Run settings (clientLimits settings) c due (describe request)
+    run = Run errand (clientLimits settings) c (describe request)
 
 -- | The most bytes of a body that are sent before the response is awaited: 64 KiB. A server that does not read has room
 -- for about as many.
@@ -101,12 +104,17 @@ describe request = C.unpack (requestMethod request) <> " " <> showUrl (requestUr
 
 -- | What does not change during an exchange.
 data Run = Run
-  { runSettings :: !ClientSettings,
+  { runErrand :: !Errand,
     runLimits :: !Limits,
     runConnection :: !HttpConnection,
-    runDue :: !Instant,
     runName :: String
   }
+
+runSettings :: Run -> ClientSettings
+runSettings = errandSettings . runErrand
+
+runDue :: Run -> Instant
+runDue = errandDue . runErrand
 
 fails :: Run -> Phase -> Cause -> IO a
 fails run phase = throwIO . ClientError (runName run) phase
@@ -138,20 +146,30 @@ sendWithin run strings = do
 
 -- | Send the body by a thread of its own. That thread ends with the exchange, and if it fails, so does the exchange.
 --
--- Three variables: whether the body is to be sent, given by the first of the server and the time; whether it was sent
--- whole; whether the response's head has come, after which the thread no longer ends the exchange for slowness.
+-- Four variables: whether the body is to be sent, given by the first of the server and the time; whether it was sent
+-- whole; whether the response's head has come, after which the thread no longer ends the exchange for slowness; why the
+-- thread has ended the exchange, by an abort of the connection. (It does not throw: the exchange may be ending at this
+-- moment, often for the same reason, and the scope would have an exception too many.)
 concurrentlySent :: Run -> Rendered -> RequestBody -> (Response -> IO a) -> IO (a, After)
-concurrentlySent run rendered body act = do
+concurrentlySent run0 rendered body act = do
   proceed <- newEmptyMVar
   sent <- newEmptyMVar
   answered <- newIORef False
-  first <- sendWithin run [renderedHead rendered]
+  failure <- newIORef Nothing
+  first <- sendWithin run0 [renderedHead rendered]
   unless (renderedExpects rendered) (putMVar proceed True)
-  withScope $ \scope -> do
-    _ <- forkDaemon scope $ do
-      wanted <- fromMaybe True <$> within (clientContinueTime (runSettings run)) (takeMVar proceed)
-      whole <- if wanted && first == Right () then sendBody run body `catch` unlessAnswered answered else pure False
-      putMVar sent whole
+  -- As long as the body is sent, somebody is interested.
+  let run = run0 {runErrand = (runErrand run0) {errandUnless = (readMVar sent >>) <$> errandUnless (runErrand run0)}}
+      upload = do
+        wanted <- fromMaybe True <$> within (clientContinueTime (runSettings run)) (takeMVar proceed)
+        if wanted && first == Right () then sendBody run body `catch` unlessAnswered answered else pure False
+      give why = do
+        writeIORef failure (Just why)
+        _ <- tryPutMVar sent False
+        connAbort (httpConnection (runConnection run))
+  result <- try . withScope $ \scope -> do
+    _ <- forkDaemon scope . synchronous give $ do
+      upload >>= putMVar sent
       sleep (clientAnswerTime (runSettings run))
       came <- readIORef answered
       unless came (fails run Answering TimedOut)
@@ -160,6 +178,8 @@ concurrentlySent run rendered body act = do
     _ <- tryPutMVar proceed False
     -- The thread may not have run since its last byte was sent.
     receiving run rendered h (fromMaybe False <$> within (milliseconds 100) (readMVar sent)) act
+  -- The thread has ended.
+  readIORef failure >>= unlessFailed result
   where
     unlessAnswered answered e = do
       came <- readIORef answered
@@ -167,6 +187,22 @@ concurrentlySent run rendered body act = do
         WrongLength -> throwIO e
         _ | came -> pure False
         _ -> throwIO (e :: ClientError)
+
+-- | Run an action, and the function with what it throws, except exceptions that are thrown to its thread.
+synchronous :: (SomeException -> IO ()) -> IO () -> IO ()
+synchronous failed act =
+  act `catch` \e -> case fromException e of
+    Just (SomeAsyncException _) -> throwIO e
+    Nothing -> failed e
+
+-- | The result of an exchange, unless the thread that sends the body has failed: what followed from that counts for
+-- nothing, an exception that was thrown to the caller does.
+unlessFailed :: Either SomeException a -> Maybe SomeException -> IO a
+unlessFailed result failure = case (result, failure) of
+  (Left e, _) | Just (SomeAsyncException _) <- fromException e -> throwIO e
+  (_, Just why) -> throwIO why
+  (Left e, Nothing) -> throwIO e
+  (Right a, Nothing) -> pure a
 
 -- | Send the body. False if the server takes no more.
 sendBody :: Run -> RequestBody -> IO Bool
@@ -198,11 +234,42 @@ sendBody run body = case body of
 -- | Receive something, at most so many bytes, before the limit; empty at the end of the stream. The function says what
 -- an error of the connection means. A receive that need not wait takes no notice of its deadline, so that a server that
 -- sends without a pause could go on for ever: the clock is read here.
+--
+-- The wait is cut in two, so that whether anybody is interested ('errandUnless') is asked only if it is long. The first
+-- part costs what the whole would.
 receive :: Run -> Phase -> (IOException -> Cause) -> Instant -> Int -> IO ByteString
 receive run phase broken limit most = do
   t <- deadlineIn (nanoseconds 0)
   when (t >= limit) (fails run phase TimedOut)
-  connReceive (httpConnection (runConnection run)) limit most `catch` \e -> fails run phase (if isTimeout e then TimedOut else broken e)
+  let early = if isJust unless' then min limit (abandonedAfter `after` t) else limit
+  connReceive below early most `catch` \e -> case unless' of
+    Just gone | isTimeout e, early < limit -> watching run phase gone (connReceive below limit most `catch` ended)
+    _ -> ended e
+  where
+    unless' = errandUnless (runErrand run)
+    below = httpConnection (runConnection run)
+    ended e = fails run phase (if isTimeout e then TimedOut else broken e)
+
+-- | Run an action that waits for the connection; if the other one has ended first, which waits until nobody is
+-- interested, abort the connection and throw 'Abandoned'. The variable is written once, by the first of the two.
+watching :: Run -> Phase -> IO () -> IO a -> IO a
+watching run phase gone act = do
+  over <- newIORef False
+  let first = atomicModifyIORef' over (\before -> (True, not before))
+  withScope $ \scope -> do
+    _ <- forkDaemon scope $ do
+      gone `catch` \e -> const (pure ()) (e :: IOException)
+      mine <- first
+      when mine (connAbort (httpConnection (runConnection run)))
+    result <- try act
+    mine <- first
+    case result of
+      Left e | Just (SomeAsyncException _) <- fromException e -> throwIO e
+      _ | not mine -> fails run phase Abandoned
+      Left e -> throwIO e
+      Right a -> pure a
+-- Most waits are short.
+{-# NOINLINE watching #-}
 
 -- | The head of the final response, before the limit. The error is that of sending the request, and the action is run
 -- for each 100 (Continue). After an exception, bytes that were received may be lost.

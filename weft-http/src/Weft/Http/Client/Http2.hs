@@ -41,7 +41,7 @@ import qualified Data.Sequence as Seq
 import Network.HTTP.Types (Header)
 import Weft.Core.Time (after)
 import Weft.Duration
-import Weft.Http.Client.Exchange (describe, isReset, largestAtOnce)
+import Weft.Http.Client.Exchange (describe, isReset, largestAtOnce, synchronous, unlessFailed)
 import Weft.Http.Client.Render (Listed (..))
 import Weft.Http.Client.Types
 import Weft.Http2.Client
@@ -328,11 +328,23 @@ encode encoder out = case out of
 -- | What does not change during a request.
 data Run = Run
   { runConnection :: !Http2Connection,
-    runSettings :: !ClientSettings,
+    runErrand :: !Errand,
     runStream :: !Stream,
-    runDue :: !Instant,
+    -- | Why the request is to end although its stream is fine. Written by the threads that it has beside its own, and
+    -- read by that one.
+    runStopped :: !(IORef (Maybe SomeException)),
     runName :: String
   }
+
+runSettings :: Run -> ClientSettings
+runSettings = errandSettings . runErrand
+
+runDue :: Run -> Instant
+runDue = errandDue . runErrand
+
+-- | End the request, from another thread.
+stop :: Run -> SomeException -> IO ()
+stop run why = writeIORef (runStopped run) (Just why) >> void (tryPutMVar (streamCame (runStream run)) ())
 
 fails :: Run -> Phase -> Cause -> IO a
 fails run phase = throwIO . ClientError (runName run) phase
@@ -344,8 +356,8 @@ limited run time = min (runDue run) <$> deadlineIn (time (runSettings run))
 -- | Send a request before the deadline, and run an action on the response, as 'Weft.Http.Client.Exchange.exchange'
 -- does. 'Nothing' if the connection takes no further requests, and nothing was sent. Interruptible where it waits; the
 -- action runs as the caller does.
-exchangeHttp2 :: ClientSettings -> Http2Connection -> Instant -> Request -> Listed -> (Response -> IO a) -> IO (Maybe a)
-exchangeHttp2 settings h due request listed act = mask $ \restore -> do
+exchangeHttp2 :: Errand -> Http2Connection -> Listed -> (Response -> IO a) -> IO (Maybe a)
+exchangeHttp2 errand@(Errand _ _ _ request) h listed act = mask $ \restore -> do
   t <- now
   begun <- withTurn h $ \shared -> case begin t (listedIsHead listed) (listedFields listed) (body == NoBody) (sharedCore shared) of
     Nothing -> pure (shared, Nothing)
@@ -357,7 +369,8 @@ exchangeHttp2 settings h due request listed act = mask $ \restore -> do
       pure (shared' {sharedStreams = IntMap.insert n s (sharedStreams shared')}, Just s)
   forM begun $ \s -> do
     ring h
-    restore (running (Run h settings s due (describe request))) `finally` leave h s
+    stopped <- newIORef Nothing
+    restore (running (Run h errand s stopped (describe request))) `finally` leave h s
   where
     body = case requestBody request of
       EmptyBody -> NoBody
@@ -405,14 +418,18 @@ offer s bytes = do
 -- | Send the body by a thread of its own. That thread ends with the request, and if it fails, so does the request. The
 -- variables are those of 'Weft.Http.Client.Exchange.exchange'.
 concurrentlySent :: Run -> Bool -> RequestBody -> (Response -> IO a) -> IO a
-concurrentlySent run expects body act = do
+concurrentlySent run0 expects body act = do
   proceed <- newEmptyMVar
+  sent <- newEmptyMVar
   answered <- newIORef False
   unless expects (putMVar proceed True)
-  withScope $ \scope -> do
-    _ <- forkDaemon scope $ do
+  -- As long as the body is sent, somebody is interested.
+  let run = run0 {runErrand = (runErrand run0) {errandUnless = (readMVar sent >>) <$> errandUnless (runErrand run0)}}
+  result <- try . withScope $ \scope -> do
+    _ <- forkDaemon scope . synchronous (stop run) $ do
       wanted <- fromMaybe True <$> within (clientContinueTime (runSettings run)) (takeMVar proceed)
       when wanted (sendBody run body `catch` unlessAnswered answered)
+      putMVar sent ()
       sleep (clientAnswerTime (runSettings run))
       came <- readIORef answered
       unless came (fails run Answering TimedOut)
@@ -420,6 +437,7 @@ concurrentlySent run expects body act = do
     writeIORef answered True
     _ <- tryPutMVar proceed False
     act (responseOf run h)
+  readIORef (runStopped run) >>= unlessFailed result
   where
     unlessAnswered answered e = do
       came <- readIORef answered
@@ -474,23 +492,34 @@ sendBody run body = case body of
 -- Responses --------------------------------------------------------------------------
 
 -- | Wait until what has come gives a result, before the limit.
-awaitIncoming :: Run -> Instant -> (Incoming -> IO (Maybe r)) -> IO (Maybe r)
-awaitIncoming run limit look = go
+awaitIncoming :: Run -> Phase -> Instant -> (Incoming -> IO (Maybe r)) -> IO (Maybe r)
+awaitIncoming run phase limit look = go
   where
     s = runStream run
     go = do
+      readIORef (runStopped run) >>= mapM_ throwIO
       found <- readIORef (streamIncoming s) >>= look
       case found of
         Just _ -> pure found
         Nothing -> do
           left <- untilDeadline limit
-          came <- within left (takeMVar (streamCame s))
+          came <- waiting left
           maybe (pure Nothing) (const go) came
+    something left = within left (takeMVar (streamCame s))
+    -- Whether anybody is interested is asked only if the wait is long.
+    waiting left = case errandUnless (runErrand run) of
+      Just gone | left > abandonedAfter -> something abandonedAfter >>= maybe (watched gone) (pure . Just)
+      _ -> something left
+    watched gone = withScope $ \scope -> do
+      _ <- forkDaemon scope $ do
+        gone `catch` \e -> const (pure ()) (e :: IOException)
+        stop run (toException (ClientError (runName run) phase Abandoned))
+      untilDeadline limit >>= something
 
 -- | The head of the response; 'Nothing' if it has not come before the limit. The action is run if the server asks for
 -- the body.
 headBefore :: Run -> Instant -> IO () -> IO (Maybe ResponseHead)
-headBefore run limit continue = awaitIncoming run limit $ \i -> do
+headBefore run limit continue = awaitIncoming run Answering limit $ \i -> do
   when (incomingContinue i) continue
   case (incomingHead i, incomingEnd i) of
     (Nothing, Broken cause) -> fails run Answering cause
@@ -520,7 +549,7 @@ nextPiece run = mask_ $ do
   limit <- limited run clientReadTime
   left <- untilDeadline limit
   -- What has come does not extend the deadline.
-  found <- if left <= mempty then pure Nothing else awaitIncoming run limit (const takeOne)
+  found <- if left <= mempty then pure Nothing else awaitIncoming run Receiving limit (const takeOne)
   piece <- maybe (fails run Receiving TimedOut) pure found
   piece <$ unless (B.null piece) (readFrom run (B.length piece))
   where

@@ -4,6 +4,10 @@ module Weft.Http.Client.Types
   ( -- * Requests
     Request (..),
     RequestBody (..),
+    Manner (..),
+    plainly,
+    Errand (..),
+    abandonedAfter,
 
     -- * Responses
     Response (..),
@@ -23,6 +27,7 @@ where
 
 import Control.Exception (Exception, IOException)
 import Data.ByteString (ByteString)
+import qualified Data.ByteString as B
 import Network.HTTP.Types (Header, Method, Status)
 import Weft.Dial (DialError, DialOptions, defaultDialOptions)
 import Weft.Duration
@@ -119,6 +124,36 @@ data ClientSettings = ClientSettings
     clientBodyLimit :: !Int
   }
 
+-- | How a request is made, beside what it says. Begin with 'plainly'.
+data Manner = Manner
+  { -- | Bytes that are not of HTTP, such as a header of the PROXY protocol: the connection begins with them, and is for
+    -- this request alone. Over TLS the server gets them within the session, not before it. Not over HTTP\/2.
+    mannerPrefix :: !ByteString,
+    -- | Waits until nobody is interested in the response any more, if that can happen. When it has returned while the
+    -- request waits for its response's head or for a piece of the body, the request fails with 'Abandoned', and its
+    -- connection is closed (over HTTP\/2 its stream is reset). It runs in a thread beside a wait that has lasted for
+    -- 'abandonedAfter', from the beginning for each wait, and is killed when something comes. An 'IOError' counts as
+    -- returning.
+    mannerUnless :: !(Maybe (IO ()))
+  }
+
+-- | Without a prefix, and until the response has come.
+plainly :: Manner
+plainly = Manner B.empty Nothing
+
+-- | A request on its way: with which settings, unless what happens ('mannerUnless'), and by when.
+data Errand = Errand
+  { errandSettings :: !ClientSettings,
+    errandUnless :: !(Maybe (IO ())),
+    errandDue :: !Instant,
+    errandRequest :: !Request
+  }
+
+-- | How long a wait lasts before it is watched whether somebody is interested in its outcome: 100 ms. Until then that
+-- costs nothing, and a server that answers at once never sees a difference.
+abandonedAfter :: Duration
+abandonedAfter = milliseconds 100
+
 -- | Which versions of HTTP a client speaks. Whatever is chosen for @https@ is negotiated by ALPN (RFC 7301); over clear
 -- text the server has to be known to speak it (RFC 9113, 3.3).
 data ClientProtocol
@@ -211,6 +246,8 @@ data Cause
     InvalidRequest !String
   | -- | The action of 'StreamBody' gave more or fewer bytes than it was to give.
     WrongLength
+  | -- | Nobody is interested in the response any more ('mannerUnless').
+    Abandoned
   | -- | The client has ended.
     ClientClosed
   deriving (Show)
@@ -237,6 +274,7 @@ instance Show ClientError where
         BodyTooLarge n -> "the body has more than " <> show n <> " bytes"
         InvalidRequest why -> why
         WrongLength -> "the body has not the length that was announced"
+        Abandoned -> "nobody waits for the response any more"
         ClientClosed -> "the client has ended"
       violation why = case why of
         NoStatusLine -> "the server does not speak HTTP"

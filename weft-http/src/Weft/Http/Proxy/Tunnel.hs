@@ -40,8 +40,11 @@ tunnel settings server receive send = (`catch` broken) $ do
           Left e
             | isTimeout e -> readIORef clientEnded >>= \ended -> unless ended toClient
             | otherwise -> throwIO e
-  -- An exception of the one ends the other.
-  withScope $ \scope -> forkDaemon scope toServer >> toClient
+  -- An error of the one ends the other by closing. (If both failed at once, often for the same reason, the scope would
+  -- have an exception too many.)
+  withScope $ \scope -> forkDaemon scope (toServer `catch` closing) >> toClient
   where
     broken :: IOException -> IO ()
     broken _ = pure ()
+    closing :: IOException -> IO ()
+    closing _ = connClose server
