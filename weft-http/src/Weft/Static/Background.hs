@@ -75,7 +75,7 @@ fits background = fitsCache (backgroundCache background)
 -- being made or waits to be, or if too many wait. A value that cannot be made is given up.
 makeLater :: Background v -> ByteString -> Int -> (IO () -> IO (Maybe v)) -> IO ()
 makeLater background given size make = do
-  wanted <- admits (backgroundCache background) given (Keep size)
+  wanted <- admits (backgroundCache background) 2 given (Keep size)
   when wanted . mask_ $ do
     first <- atomicModifyIORef' (backgroundState background) $ \state -> case state of
       Idle -> (Working (Seq.singleton job), True)

@@ -3,8 +3,8 @@
 -- computed once, however many threads ask for it at the same time. Entries that have not been used since
 -- the last sweep passed them are evicted first (CLOCK).
 --
--- If others would have to be evicted for it, a value is kept only when its name is missed for the second time in a
--- while. So names that are asked for once evict nothing, and cost no work of the garbage collector's old generation.
+-- If others would have to be evicted for it, a value is kept only when its name is missed for the third time in a
+-- while. So names that are asked for seldom evict nothing, and cost no work of the garbage collector's old generation.
 --
 -- Any thread may call these functions.
 module Weft.Static.Cache
@@ -28,8 +28,8 @@ where
 
 import Control.Concurrent.MVar
 import Control.Exception (IOException, SomeException, fromException, mask, onException, throwIO, try)
-import Control.Monad (void, when)
-import Data.Bits ((.&.))
+import Control.Monad (unless, void, when)
+import Data.Bits (complement, (.&.), (.|.))
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.HashMap.Strict as H
@@ -45,8 +45,9 @@ import Weft.Sys (WordArray, addWord, newOwnWords, newWordArray, readWord, writeW
 -- | Values by name. The type @b@ is for results that are not values.
 data Cache b a = Cache
   { cacheLimit :: !Int,
-    -- | Digests of names that were missed lately, each at the place that its low bits give. Any thread reads and
-    -- writes them, without synchronisation; a lost one only delays that its value is kept.
+    -- | Digests of names that were missed lately, each at the place that its low bits give, with the number of its
+    -- misses in place of these. Any thread reads and writes them, without synchronisation; a lost one only delays that
+    -- its value is kept.
     cacheMissed :: !WordArray,
     -- | Changed atomically.
     cacheState :: !(IORef (CacheState b a)),
@@ -104,19 +105,29 @@ lookupCache cache since name = do
 missedNames :: Int
 missedNames = 16384
 
--- | Whether to keep a new value: if there is room, or if its name has been missed lately. Remembers the name. O(1).
-admits :: Cache b a -> ByteString -> Worth -> IO Bool
-admits _ _ Drop = pure False
-admits cache name (Keep n) = do
+-- | The number of misses of a name in a while after which its value is kept in place of others. With 2, of n names for
+-- each place that are asked for at random, each n-th miss evicts another value, for nothing.
+missesToKeep :: Int
+missesToKeep = 3
+
+-- | Whether to keep a new value: if there is room, or if this is at least so many misses of its name in a while (below
+-- 'missedNames'). Counts the miss if there is no room. O(1).
+admits :: Cache b a -> Int -> ByteString -> Worth -> IO Bool
+admits _ _ _ Drop = pure False
+admits cache times name (Keep n) = do
   st <- readIORef (cacheState cache)
   if stateBytes st + n <= cacheLimit cache
     then pure True
     else do
       before <- readWord (cacheMissed cache) place
-      (before == mark) <$ writeWord (cacheMissed cache) place mark
+      let others = if before .&. complement low == mark then before .&. low else 0
+          enough = others + 1 >= times
+      enough <$ unless enough (writeWord (cacheMissed cache) place (mark .|. (others + 1)))
   where
-    mark = fromIntegral (digest name)
-    place = mark .&. (missedNames - 1)
+    low = missedNames - 1
+    hash = fromIntegral (digest name)
+    mark = hash .&. complement low
+    place = hash .&. low
 
 -- | Whether a value of this many bytes can be kept at all: at most a quarter of the cache.
 fitsCache :: Cache b a -> Int -> Bool
@@ -186,7 +197,7 @@ fetch cache given worth make = attempt
         (Right (Same _), Nothing) -> throwIO (userError "Weft.Static.Cache: there is no old value that could be the same")
         (Right (Changed seen a), _) -> do
           entry <- Entry a 0 0 <$> newIORef False <*> newIORef seen
-          kept <- if isJust old then pure True else admits cache name (worth a)
+          kept <- if isJust old then pure True else admits cache missesToKeep name (worth a)
           finish ((if kept then store entry else id) . delete old)
           Right a <$ sweep cache
     finish change = atomicModifyIORef' (cacheState cache) (\st -> (change st {stateMaking = H.delete name (stateMaking st)}, ()))
