@@ -145,6 +145,7 @@ static void copy_reason(char *to, size_t size) {
 /* Bytes ----------------------------------------------------------------------------------------------------------- */
 
 static BIO_METHOD *method;
+static EVP_CIPHER *ticket_cipher; /* looked up once */
 
 /* Take bytes of at most one record, and count what is left of it. */
 static int bio_read(BIO *b, char *to, size_t want, size_t *got) {
@@ -212,6 +213,12 @@ int weft_tls_start(void) {
   if (!m) return 0;
   if (!BIO_meth_set_read_ex(m, bio_read) || !BIO_meth_set_write_ex(m, bio_write) || !BIO_meth_set_ctrl(m, bio_ctrl)) {
     BIO_meth_free(m);
+    return 0;
+  }
+  ticket_cipher = EVP_CIPHER_fetch(NULL, "AES-256-CBC", NULL);
+  if (!ticket_cipher) {
+    BIO_meth_free(m);
+    ERR_clear_error();
     return 0;
   }
   method = m;
@@ -313,7 +320,7 @@ static int on_ticket(SSL *ssl, unsigned char *name, unsigned char *iv, EVP_CIPHE
   }
   OSSL_PARAM params[] = {OSSL_PARAM_construct_octet_string(OSSL_MAC_PARAM_KEY, (void *)t->keys[i].mac, sizeof t->keys[i].mac),
                          OSSL_PARAM_construct_utf8_string(OSSL_MAC_PARAM_DIGEST, (char *)"sha256", 0), OSSL_PARAM_construct_end()};
-  if (!EVP_MAC_CTX_set_params(mac, params) || !EVP_CipherInit_ex(cipher, EVP_aes_256_cbc(), NULL, t->keys[i].cipher, iv, making)) return -1;
+  if (!EVP_MAC_CTX_set_params(mac, params) || !EVP_CipherInit_ex(cipher, ticket_cipher, NULL, t->keys[i].cipher, iv, making)) return -1;
   /* A resumed session of TLS 1.3 gets tickets of its own, as clients use each once (RFC 8446, C.4). */
   return i > 0 || (!making && SSL_version(ssl) == TLS1_3_VERSION) ? 2 : 1;
 }
@@ -394,6 +401,11 @@ SSL_CTX *weft_tls_context(int server, long life, int keylog, int only13) {
     if (life > 0) {
       SSL_CTX_set_timeout(x, life);
       SSL_CTX_set_tlsext_ticket_key_evp_cb(x, on_ticket);
+      /* One for each connection and not two: a ticket takes 3 to 6 hundredths of a handshake. */
+      if (!SSL_CTX_set_num_tickets(x, 1)) {
+        SSL_CTX_free(x);
+        return NULL;
+      }
     } else {
       SSL_CTX_set_options(x, SSL_OP_NO_TICKET);
       SSL_CTX_set_num_tickets(x, 0);

@@ -105,7 +105,8 @@ data TlsServerSettings = TlsServerSettings
     -- that other numbers mean the same. A session is resumed only with the certificate that it began with. Servers that
     -- ask for client certificates resume none, since a resumed session does not present the certificate again.
     tlsSessions :: Int,
-    -- | How long a ticket can be used, in whole seconds. With TLS 1.3 a resumed session has tickets of its own.
+    -- | How long a ticket can be used, in whole seconds. With TLS 1.3 each connection gets
+    -- one ticket, a resumed one too.
     tlsSessionLife :: Duration,
     -- | How long a handshake may take.
     tlsHandshakeTime :: Duration,

@@ -6,6 +6,8 @@ module Peer
     Role (..),
     newPeer,
     handshake,
+    handshakeSaying,
+    tickets,
     sendData,
     receiveData,
     Update (..),
@@ -68,6 +70,21 @@ handshake peer = do
   done <- making peer c_handshake
   unless (done == 1) (feeding peer >>= \more -> if more then handshake peer else ioError (userError "the handshake ended"))
 
+-- | 'handshake' of a client whose first bytes go with its last message.
+handshakeSaying :: Peer -> B.ByteString -> IO ()
+handshakeSaying peer bytes = making peer c_handshake >> go
+  where
+    go = do
+      more <- feeding peer
+      unless more (ioError (userError "the handshake ended"))
+      -- This goes on with the handshake.
+      n <- making peer (\p -> B.unsafeUseAsCStringLen bytes (\(at, size) -> c_write p (castPtr at) (fromIntegral size)))
+      unless (n > 0) go
+
+-- | How many session tickets a client has got, of those that it has received.
+tickets :: Peer -> IO Int
+tickets peer = fromIntegral <$> withMVar (peerHandle peer) c_tickets
+
 sendData :: Peer -> B.ByteString -> IO ()
 sendData peer bytes = void (making peer (\p -> B.unsafeUseAsCStringLen bytes (\(at, n) -> c_write p (castPtr at) (fromIntegral n))))
 
@@ -105,5 +122,7 @@ foreign import ccall unsafe "peer_read" c_read :: Ptr CPeer -> Ptr Word8 -> CInt
 foreign import ccall unsafe "peer_write" c_write :: Ptr CPeer -> Ptr Word8 -> CInt -> IO CInt
 
 foreign import ccall unsafe "peer_update" c_update :: Ptr CPeer -> CInt -> IO CInt
+
+foreign import ccall unsafe "peer_tickets" c_tickets :: Ptr CPeer -> IO CInt
 
 foreign import ccall unsafe "peer_end" c_end :: Ptr CPeer -> IO CInt

@@ -60,8 +60,8 @@ data Session = Session
     sessionSide :: !Side,
     sessionTurn :: !(MVar ()),
     sessionSender :: !(MVar ()),
-    -- | Whether there is output that is to be sent as soon as there is no sender. Set by the thread that receives,
-    -- cleared by a sender.
+    -- | Whether there is output that is to be sent as soon as there is no sender, or, from the handshake, with the first
+    -- bytes that are sent, and before more is received. Set by the thread that receives, cleared by a sender.
     sessionUrgent :: !(IORef Bool),
     -- | Written by the thread that receives.
     sessionInput :: !(IORef Input),
@@ -119,12 +119,13 @@ handshakeOver (Handshaking side endpoint slowly keeps shared keys) deadline firs
   keeps
   keyLines endpoint >>= \told -> unless (B.null told) (keys told)
   security <- securityOf endpoint shared
-  -- Also a server's tickets (TLS 1.3), although they could go with its first bytes: they acknowledge what the client
-  -- has sent, and so let it send more (RFC 896).
-  flush
+  -- A server's tickets (TLS 1.3) go with its first bytes if the client's have come already, else at once: they
+  -- acknowledge what the client has sent, and so let it send more (RFC 896).
+  let together = side == ServerSide && not (B.null rest)
+  unless together flush
   turn <- newMVar ()
   sender <- newMVar ()
-  urgent <- newIORef False
+  urgent <- newIORef together
   input <- newIORef (Input rest False)
   end <- newIORef Going
   ending <- newIORef Open
@@ -327,6 +328,8 @@ receiveMasked s deadline n = do
             StreamEnded -> B.empty <$ writeIORef (sessionEnd s) Ended
             ReadingFailed failure -> sendPromptly s >> broken (errorOf failure)
     receiveBelow = do
+      -- What is left of the handshake: the client may wait for it before it sends more.
+      afterwards s deadline
       more <- connReceive (sessionBelow s) deadline 32768
       if B.null more then withEndpoint s "connReceive" recordBegun >>= truncated else (writeIORef (sessionInput s) $! Input more False) >> go
     -- The peer closed without a close_notify alert. For a server that is common and harmless, since a request says
@@ -342,10 +345,11 @@ fewAnswers, manyAnswers :: Int
 fewAnswers = 1024
 manyAnswers = 65536
 
--- | The most bytes that are encrypted before they are sent: three records, with which 64 KiB of encrypted bytes are
--- never reached.
-groupSize :: Int
+-- | The size of a group of bytes that are encrypted before they are sent: three records. What is not much more is one
+-- group too: three full frames of HTTP\/2 with their heads. 64 KiB of encrypted bytes are never reached.
+groupSize, largestGroup :: Int
 groupSize = 49152
+largestGroup = 53248
 
 -- | Encrypt and send strings.
 sendStrings :: Session -> Instant -> [ByteString] -> IO ()
@@ -364,7 +368,7 @@ places (string : rest)
 keepStrings :: [ByteString] -> IO ()
 keepStrings = mapM_ ((\(fp, _, _) -> touchForeignPtr fp) . B.toForeignPtr)
 
--- | Encrypt and send pieces of memory. Each group of at most 'groupSize' bytes is sent by one call. When all is
+-- | Encrypt and send pieces of memory. Each group of 'groupSize' bytes is sent by one call. When all is
 -- encrypted, the action is run, which keeps the memory until then: a peer that does not receive holds only what is
 -- encrypted. If it throws, nothing more can be sent.
 sendPieces :: Session -> Instant -> [Region] -> IO () -> IO ()
@@ -380,7 +384,7 @@ sendPieces s deadline pieces keep = do
 sendGroups :: Session -> Instant -> [Region] -> IO () -> IO ()
 sendGroups s deadline pieces keep
   | size == 0 = pure ()
-  | size <= groupSize = sendGroup s deadline pieces keep
+  | size <= largestGroup = sendGroup s deadline pieces keep
   | otherwise = do
     let (group, rest) = splitPieces groupSize pieces
     sendGroup s deadline group (pure ())

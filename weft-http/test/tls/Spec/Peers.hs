@@ -126,6 +126,39 @@ tests = withFiles $ \get ->
         B8.pack "\r\n\r\n\r\n" `isReceivedBy` s
         _ <- inTime (receiveLibrary peer 300000)
         takeMVar sent >>= either (throwIO :: IOException -> IO ()) pure,
+      testCase "a server's one ticket goes with its answer, if the request came with the end of the handshake" $ do
+        files <- get
+        (s, peer, sends) <- withRequest files
+        connSendBytes s noDeadline (B8.pack "answer")
+        readIORef sends >>= (@?= 2)
+        inTime (receiveLibrary peer 6) >>= (@?= B8.pack "answer")
+        T.tickets peer >>= (@?= 1),
+      testCase "such a ticket is sent before the server waits for more" $ do
+        files <- get
+        (s, peer, sends) <- withRequest files
+        received <- newEmptyMVar
+        _ <- forkIO (try (connReceive s noDeadline 100) >>= putMVar received)
+        inTime (untilTrue ((== 2) <$> readIORef sends))
+        T.sendData peer (B8.pack "more")
+        inTime (takeMVar received) >>= either (throwIO :: IOException -> IO B.ByteString) pure >>= (@?= B8.pack "more")
+        connSendBytes s noDeadline (B8.pack "answer")
+        readIORef sends >>= (@?= 3)
+        inTime (receiveLibrary peer 6) >>= (@?= B8.pack "answer")
+        T.tickets peer >>= (@?= 1),
+      testCase "three full frames of HTTP/2 with their heads are sent by one call" $ do
+        files <- get
+        sends <- newIORef 0
+        (a, b) <- inMemory
+        server <- newTlsServer (settingsFor files ["one"])
+        accepted <- newEmptyMVar
+        _ <- forkIO (try (tlsAccept server (counting sends b)) >>= putMVar accepted)
+        c <- tlsConnect (clientFor files) "one.test" a
+        s <- takeMVar accepted >>= either (throwIO :: IOException -> IO a) pure
+        writeIORef sends 0
+        let strings = concat (replicate 3 [B.replicate 300 1, B.replicate 9 2, B.replicate 16384 3])
+        connSendMany s noDeadline strings
+        B.concat strings `isReceivedBy` c
+        readIORef sends >>= (@?= 1),
       testCase "a server speaks first, to a client with a certificate" $ do
         files <- get
         ca <- B.readFile (folderOf files <> "/ca.pem")
@@ -232,6 +265,35 @@ withLibrary files ours = do
   T.handshake peer
   c <- takeMVar own >>= either (throwIO :: IOException -> IO a) pure
   pure (c, a, peer)
+
+-- | A server after a handshake whose client's last message came together with a request, which was received; the
+-- client; and how often the server has sent: once.
+withRequest :: Files -> IO (Connection, Peer, IORef Int)
+withRequest files = do
+  (a, b) <- inMemory
+  sends <- newIORef 0
+  server <- newTlsServer (settingsFor files ["one"])
+  accepted <- newEmptyMVar
+  _ <- forkIO (try (tlsAccept server (counting sends b)) >>= putMVar accepted)
+  peer <- T.newPeer T.Client a
+  inTime (T.handshakeSaying peer (B8.pack "request"))
+  s <- inTime (takeMVar accepted) >>= either (throwIO :: IOException -> IO a) pure
+  B8.pack "request" `isReceivedBy` s
+  readIORef sends >>= (@?= 1)
+  pure (s, peer, sends)
+
+-- | Counts how often something is sent. One thread sends at a time.
+counting :: IORef Int -> Connection -> Connection
+counting sends (Connection operations s) =
+  Connection
+    operations
+      { opSend = \s' deadline region -> modifyIORef' sends (+ 1) >> opSend operations s' deadline region,
+        opSendMany = \s' deadline strings -> modifyIORef' sends (+ 1) >> opSendMany operations s' deadline strings
+      }
+    s
+
+untilTrue :: IO Bool -> IO ()
+untilTrue holds = holds >>= \so -> unless so (threadDelay 10000 >> untilTrue holds)
 
 -- | A client, a server, and whether sends of the connection below the server time out.
 withRefusal :: Files -> IO (Connection, Connection, IORef Bool)
