@@ -49,7 +49,8 @@ runIn scheduler body = mask $ \restore -> do
   -- the caller never counts as deadlocked, and refers to the hybrid thread weakly: a deadlock is raised there, and what
   -- that leads to comes through the box.
   reference <- weakly (threadState t) t (pure ())
-  let await = try (restore (takeMVar box)) >>= either passOn (either throwIO pure)
+  -- The box stays full: an exception may come as the caller has just read it, and then it is read again.
+  let await = try (restore (readMVar box)) >>= either passOn (either throwIO pure)
       passOn e = do
         place <- placeIn scheduler
         whatIsLeft reference >>= mapM_ (\thread -> Park.throwTo place thread e)

@@ -32,6 +32,7 @@ tests =
     "exceptions"
     [ test "run ends if its thread was interrupted before it began" early,
       test "run throws if its thread ended by ret" byRet,
+      test "run throws the exception that comes when its thread has just ended" asItEnds,
       test "a time limit ends run on a scheduler that has been stopped" onStopped,
       test "timeout: an action that catches the exception has its own result" caught,
       test "timeout: a kill just before the time is over is not lost" bothAtOnce,
@@ -71,6 +72,12 @@ byRet :: Assertion
 byRet = withScheduler settings $ \s -> do
   r <- E.try (runIn s (ret :: Hybrid ()))
   either isUserError (const False) r @? show r
+
+-- | The caller may have the result in its hands already when the exception comes.
+asItEnds :: Assertion
+asItEnds = withScheduler settings $ \s -> forM_ [1 .. 4000] $ \n -> do
+  r <- E.try (GHC.timeout (50 + n `mod` 100) (runIn s (sleep (microseconds 100))))
+  either (\e -> assertFailure (show (e :: E.SomeException))) (const (pure ())) r
 
 onStopped :: Assertion
 onStopped = do
