@@ -308,6 +308,13 @@ limits =
     calm "empty frames" (answer 1 False [] <> B.concat (replicate 1001 (content 1 ""))),
     calm "frames of unknown types" (B.concat (replicate 1001 (frame 77 0 0 "abc"))),
     calm "resets of a stream that is over" (B.concat (replicate 1002 (resetBy NoError 1))),
+    testCase "what was under way on streams that are given up is no flood, however many they are" $ do
+      let givenUp run n = hear (answer n False [] <> trailers n <> resetBy NoError n) (flush (give (GiveUp n) (get run)))
+          many = foldl' givenUp begun [1, 3 .. 9999]
+      ended many @?= Nothing
+      length (resets many) @?= 5000
+      -- What they allow is not saved up.
+      fmap fst (ended (hear (B.concat (replicate 1002 (resetBy NoError 1))) many)) @?= Just EnhanceYourCalm,
     testCase "what waits to be sent" $ do
       let config = defaultConfig {configPings = Rate 1000000 1000000}
       fmap fst (ended (hear (B.concat (replicate 4001 (ping "12345678"))) (beginWith config))) @?= Just EnhanceYourCalm

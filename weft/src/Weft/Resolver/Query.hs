@@ -210,6 +210,8 @@ worst four six = do
 -- | The reason of a status of c-ares (ares.h).
 reasonOf :: CInt -> IO Reason
 reasonOf status = case status of
+  -- An answer without an address that the name leads to, as that of an alias of itself.
+  0 -> pure NoAddress
   1 -> pure NoAddress
   2 -> pure ServerFailed
   3 -> pure ServerFailed

@@ -180,6 +180,12 @@ badServers =
     testCase "the slower family is awaited for a while" $
       with (\q -> [(if askedType q == 1 then id else Later 50) (one [1] [2] q)]) id $ \_ r ->
         look r "a.test" >>= (@?= [six 2, four 1]),
+    testCase "an alias of itself, with and without addresses" $ do
+      with (const [Alias "a.test" []]) id $ \_ r -> fails "a.test" NoAddress (look r "a.test")
+      with (\q -> [Alias "a.test" [if askedType q == 1 then v4 1 else v6 2]]) id $ \_ r -> do
+        found <- try (look r "a.test")
+        -- c-ares may take the addresses or refuse the answer; it may not be without a reason.
+        either (\e -> assertBool (show e) (resolveReason e `elem` [NoAddress, BadAnswer])) (@?= [six 2, four 1]) found,
     testCase "nonsense" $
       with (const [Garbage]) quick $ \_ r -> do
         e <- try (look r "a.test")

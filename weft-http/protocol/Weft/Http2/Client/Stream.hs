@@ -47,12 +47,14 @@ lost n why = act (Lost n why) >> forget n
 malformed :: StreamId -> ErrorCode -> String -> Step ()
 malformed n code why = act (Lost n (Malformed why)) >> resetHere n code
 
--- | Reset a stream that is known. What the server still sends on it is ignored.
+-- | Reset a stream that is known. What the server still sends on it is ignored, and a few frames of it are no sign of a
+-- server that floods: the head, trailers, and a reset may be under way.
 resetHere :: StreamId -> ErrorCode -> Step ()
 resetHere n code = do
   known <- gets (IntMap.lookup n . coreStreams)
   forM_ known $ \s -> do
     when (streamReceiving s /= Complete) (modify (\core -> core {coreEnded = endedHere n (coreEnded core)}))
+    modify (\core -> core {coreCharges = (coreCharges core) {chargeEmpty = earn (configEmptyFrames (coreConfig core)) 4 (chargeEmpty (coreCharges core))}})
     forget n
     queue (SendReset n code)
 

@@ -70,7 +70,8 @@ data Config = Config
     configSettings :: !Rate,
     -- | Each frame of data that is sent allows four more.
     configWindowUpdates :: !Rate,
-    -- | Frames that carry nothing: without a payload, for streams that are over, of unknown types, GOAWAY.
+    -- | Frames that carry nothing: without a payload, for streams that are over, of unknown types, GOAWAY. Each stream
+    -- that this side resets allows four more.
     configEmptyFrames :: !Rate,
     -- | After a request was given up for which nothing has come for so long, the connection gets no further ones.
     configSilence :: !Duration
