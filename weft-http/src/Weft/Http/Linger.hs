@@ -59,8 +59,8 @@ untilTaken limit taking hear draining connection = do
     -- The instant is when to look at the state next.
     go state due = do
       heard <- hear due
-      t <- now
-      when (heard /= HeardEnd) $
+      when (heard /= HeardEnd) $ do
+        t <- now
         if t < due && heard == HeardBytes
           then go (heardAt t heard state) due
           else look t (heardAt t heard state)

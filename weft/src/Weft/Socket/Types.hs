@@ -35,14 +35,15 @@ where
 import Control.Concurrent (forkIO)
 import Control.Exception (allowInterrupt, uninterruptibleMask_)
 import Control.Monad (unless, void, when)
-import Data.IORef (mkWeakIORef, newIORef)
+import Data.IORef (mkWeakIORef, newIORef, readIORef, writeIORef)
 import Foreign.C.Error (Errno (..), eAGAIN, eBADF, ePIPE, eTIMEDOUT)
 import Foreign.C.Types (CInt)
-import GHC.Exts (touch#)
+import GHC.Exts (Weak#, finalizeWeak#, touch#)
 import GHC.IO (IO (..))
 import GHC.IO.Exception (IOException (ioe_description))
 import GHC.IORef (IORef (..))
 import GHC.STRef (STRef (..))
+import GHC.Weak (Weak (..))
 import System.IO.Unsafe (unsafePerformIO)
 import System.Posix.Types (Fd (..))
 import Weft.Core.Descriptor
@@ -61,9 +62,12 @@ data Socket = Socket
     -- ('cDrains' has the rule).
     socketDrains :: !Bool,
     socketDeadline :: !Instant,
-    -- | Carries the finalizer that closes the descriptor.
-    socketAnchor :: !(IORef ())
+    -- | Carries the finalizer that closes the descriptor. Written once, by the thread that makes the socket.
+    socketAnchor :: !(IORef Anchor)
   }
+
+-- | The finalizer of the reference that holds it. ('Adrift' for the moment until there is one.)
+data Anchor = Adrift | Anchored (Weak# (IORef Anchor))
 
 -- | Equal if they share the descriptor, also with different deadlines.
 instance Eq Socket where
@@ -93,9 +97,10 @@ mkStreamSocket = wrap
 wrap :: Bool -> CInt -> IO Socket
 wrap drains fd = do
   ep <- newDescriptor currentRegistry currentManager (Fd fd) (closeNumber fd)
-  anchor <- newIORef ()
+  anchor <- newIORef Adrift
   -- All finalizers share a thread, so what may block is done by another one.
-  _ <- mkWeakIORef anchor (void (closeDescriptorWith (void . forkIO) ep))
+  Weak finalizer <- mkWeakIORef anchor (void (closeDescriptorWith (void . forkIO) ep))
+  writeIORef anchor (Anchored finalizer)
   pure (Socket ep drains never anchor)
 
 -- | Close a descriptor without blocking. With @SO_LINGER@ set, close(2) blocks even in non-blocking mode, until the
@@ -112,6 +117,15 @@ touchSocket :: Socket -> IO ()
 touchSocket s = case socketAnchor s of
   IORef (STRef r) -> IO $ \st -> (# touch# r st, () #)
 {-# INLINE touchSocket #-}
+
+-- | Take the finalizer away from a socket that has been closed. Otherwise the collector that finds the socket unused
+-- keeps its descriptor's state alive, and starts a thread for it, to find that it is closed.
+withoutFinalizer :: Socket -> IO ()
+withoutFinalizer s = do
+  anchor <- readIORef (socketAnchor s)
+  case anchor of
+    Anchored finalizer -> IO $ \st -> case finalizeWeak# finalizer st of (# st1, _, _ #) -> (# st1, () #)
+    Adrift -> pure ()
 
 -- | Use the descriptor. The socket is not finalized during the action.
 withDescriptor :: Socket -> (Descriptor -> IO a) -> IO a
@@ -223,10 +237,14 @@ withDeadline d s = s {socketDeadline = d}
 -- closed already; throws nothing. With the @Linger@ option set, the calling thread (and no other) waits until the
 -- peer has what was sent, or the option's time is over.
 close :: Socket -> IO ()
-close s = void (closeDescriptor (socketDescriptor s)) <* touchSocket s
+close s = void (closing s)
 
 -- | 'close' that throws @EBADF@ if the socket is closed already.
 close' :: Socket -> IO ()
 close' s = do
-  closed <- closeDescriptor (socketDescriptor s) <* touchSocket s
+  closed <- closing s
   unless closed (ioError (socketError "Weft.Socket.close'" eBADF))
+
+-- | 'False' if it was closed already.
+closing :: Socket -> IO Bool
+closing s = closeDescriptor (socketDescriptor s) <* withoutFinalizer s <* touchSocket s

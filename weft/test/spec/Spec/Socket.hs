@@ -314,6 +314,16 @@ closing =
       replicateM_ 50 (socket AF_INET Stream defaultProtocol)
       left <- settled before openDescriptors
       unless (left <= before) (assertFailure (show (left - before) <> " left")),
+    test "collector: one collection frees all that closed sockets have held" $ do
+      let some = 500
+          -- No other collection comes meanwhile: they allocate less than half of an allocation area.
+          heldByClosed = do
+            before <- liveBytes
+            replicateM_ some (socket AF_INET Stream defaultProtocol >>= close)
+            subtract before <$> liveBytes
+      -- What other threads of the program hold may change.
+      held <- minimum <$> replicateM 5 heldByClosed
+      assertBool (show held <> " bytes of " <> show some <> " sockets") (held < 64 * some),
     test "collector: a thread that waits is not taken for deadlocked" . withUnix $ \a b -> do
       t <- start (recv b 1)
       blocks t
