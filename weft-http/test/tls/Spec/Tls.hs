@@ -443,12 +443,12 @@ failures get =
         there <- doesFileExist path
         unless there (skip ("there is no " <> path))
         contents <- B.readFile path
-        (server, client) <- swap <$> join (pairOver files inMemory)
+        (s, c) <- swap <$> join (pairOver files inMemory)
         bracket (openBinaryFile path ReadMode >>= handleToFd) closeFd $ \fd ->
-          connSendFile server noDeadline [B8.pack "head "] (FileRange fd 0 (fromIntegral (B.length contents)))
-        connShutdownSend server noDeadline
-        receiveAll client >>= (@?= B8.pack "head " <> contents)
-        mapM_ connClose [server, client],
+          connSendFile s noDeadline [B8.pack "head "] (FileRange fd 0 (fromIntegral (B.length contents)))
+        connShutdownSend s noDeadline
+        receiveAll c >>= (@?= B8.pack "head " <> contents)
+        mapM_ connClose [s, c],
       testCase "a peer's alert is the error, although the connection is gone when it is answered" $ do
         files <- get
         server <- newTlsServer (settingsFor files ["one"])
