@@ -43,11 +43,10 @@ import Network.Wai.Internal (Response (..))
 import System.IO.Error (ioeSetFileName, isEOFError, mkIOError)
 import System.Posix.Types (Fd (..))
 import Weft.Duration (seconds)
-import Weft.FFI.Errno (throwIfNegative)
-import Weft.FFI.Socket (cReadAt)
 import Weft.Http.BodyState (closeBody, finishing, writing)
 import Weft.Http.Buffer (bufferMemory, bufferSize, bufferStart, newBuffer, putBuffer, standardSize, takeBuffer, touchBuffer)
 import Weft.Http.Parser.Bytes (isName)
+import Weft.Http.ReadFile (readFileAt)
 import Weft.Http.Settings (ApplicationError (..))
 import Weft.Http.Writer (LengthMismatch (..))
 import Weft.Http2.Core (Field, Input (AwaitWindow), maySend)
@@ -169,10 +168,10 @@ respondWith h s request answer trailing response = case response of
       part' h s answer trailing hd [bytes] (left == 0)
       when (left > 0) $ roomFor h s answer >> sendPieces mostUnsent Nothing (FileRange fd (offset + fromIntegral (B.length bytes)) left)
 
--- | Read up to that many bytes of a file, by a call that may wait for the disk.
+-- | Read up to that many bytes of a file; this may wait for the disk.
 readPiece :: Fd -> Int64 -> Int -> IO ByteString
 readPiece (Fd fd) offset n = do
-  bytes <- B.createAndTrim n $ \p -> fromIntegral <$> throwIfNegative loc (cReadAt fd p (fromIntegral n) offset)
+  bytes <- B.createAndTrim n (\p -> readFileAt loc fd p n offset)
   when (B.null bytes) (ioError (mkIOError EOF loc Nothing Nothing))
   pure bytes
   where

@@ -40,8 +40,7 @@ import System.IO.Unsafe (unsafePerformIO)
 import System.Posix.Types (Fd (..))
 import Weft.Core.Each (Each, newEach, own)
 import Weft.Core.Time (until)
-import Weft.FFI.Errno (throwIfNegative)
-import Weft.FFI.Socket (cReadAt)
+import Weft.Http.ReadFile (readFileAt)
 import Weft.Sys (now)
 import Weft.Timer (within)
 import Weft.Tls.Library
@@ -438,12 +437,12 @@ sendFileClear s deadline strings (FileRange (Fd fd) from size)
       held <- newIORef True
       let drop' = readIORef held >>= \here -> when here (writeIORef held False >> free memory)
       (`finally` drop') $ do
-        n <- throwIfNegative ("Weft.Tls." <> loc) (cReadAt fd memory (fromIntegral most) offset) `onException` cut
+        n <- readFileAt ("Weft.Tls." <> loc) fd memory most offset `onException` cut
         when (n == 0) $ do
           sendStrings s deadline before
           ioError (mkIOError EOF ("Weft.Tls." <> loc) Nothing Nothing)
-        sendPieces s deadline (places before <> [Region memory (fromIntegral n)]) (keepStrings before >> drop')
-        pure (fromIntegral n :: Int)
+        sendPieces s deadline (places before <> [Region memory n]) (keepStrings before >> drop')
+        pure n
     -- A part of what was announced may have been sent.
     cut = writeIORef (sessionCut s) True
 

@@ -24,6 +24,7 @@ import System.Exit
 import System.FilePath
 import System.IO
 import System.IO.Error (ioeGetErrorType)
+import System.Posix.IO (closeFd, handleToFd)
 import System.Process
 import Test.Tasty
 import Test.Tasty.HUnit hiding (testCase)
@@ -435,7 +436,20 @@ failures :: IO Files -> TestTree
 failures get =
   testGroup
     "errors"
-    [ testCase "a peer's alert is the error, although the connection is gone when it is answered" $ do
+    [ testCase "a file is sent whole from a file system that always waits" $ do
+        files <- get
+        -- preadv(2) with RWF_NOWAIT is refused there, and pread(2) is not.
+        let path = "/proc/version"
+        there <- doesFileExist path
+        unless there (skip ("there is no " <> path))
+        contents <- B.readFile path
+        (s, c) <- swap <$> join (pairOver files inMemory)
+        bracket (openBinaryFile path ReadMode >>= handleToFd) closeFd $ \fd ->
+          connSendFile s noDeadline [B8.pack "head "] (FileRange fd 0 (fromIntegral (B.length contents)))
+        connShutdownSend s noDeadline
+        receiveAll c >>= (@?= B8.pack "head " <> contents)
+        mapM_ connClose [s, c],
+      testCase "a peer's alert is the error, although the connection is gone when it is answered" $ do
         files <- get
         server <- newTlsServer (settingsFor files ["one"])
         -- RFC 8446, 6.2: fatal; no_application_protocol, bad_certificate.
