@@ -40,16 +40,6 @@ _Static_assert(STG_SIG_ERR == -3 && STG_SIG_HAN == -4, "stg_sig_install");
 /* Which options of the run-time system a program takes: weft-tools has those ignored that are another program's. */
 _Static_assert(sizeof(((RtsConfig *)0)->rts_opts_enabled) == sizeof(RtsOptsIgnoreAll), "RtsConfig");
 
-/* What weft-tools reads and sets after each collection, and has the run-time system call then: the size of an
- * allocation area, in blocks. It is what collections resize the areas to, unless they are in chunks. */
-_Static_assert(__builtin_types_compatible_p(__typeof__(RtsFlags.GcFlags.minAllocAreaSize), uint32_t), "-A");
-_Static_assert(__builtin_types_compatible_p(__typeof__(RtsFlags.GcFlags.nurseryChunkSize), uint32_t), "-n");
-_Static_assert(__builtin_types_compatible_p(__typeof__(enabled_capabilities), uint32_t), "-N");
-typedef void weft_gc_hook(const struct GCDetails_ *);
-_Static_assert(__builtin_types_compatible_p(__typeof__(((RtsConfig *)0)->gcDoneHook), weft_gc_hook *), "gcDoneHook");
-_Static_assert(__builtin_types_compatible_p(__typeof__(RtsFlags.GcFlags.generations), uint32_t), "-G");
-_Static_assert(__builtin_types_compatible_p(__typeof__(((struct GCDetails_ *)0)->cpu_ns), Time), "GCDetails");
-
 /* The table before a function's code, with its arity and the kinds of its arguments: weft-relink compares it, and
  * writes one in assembly (relink.c). */
 _Static_assert(sizeof(StgFunInfoTable) <= 48, "StgFunInfoTable");

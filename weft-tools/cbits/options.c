@@ -2,10 +2,8 @@
    `weft trace PROGRAM`, pass everything behind PROGRAM on, and their environment, too. The run-time system of this program
    must leave both alone there (-rtsopts=ignoreAll): it would refuse options that only the other program knows, such as -l.
 
-   GHC's main calls hs_main; the linker has it call this instead (--wrap). It also has the sizes of the allocation areas
-   chosen (allocation_area.c). */
+   GHC's main calls hs_main; the linker has it call this instead (--wrap). */
 
-#include "allocation_area.h"
 #include "weft_runtime.h"
 #include <stdbool.h>
 
@@ -18,6 +16,5 @@ int __wrap_hs_main(int argc, char *argv[], StgClosure *main_closure, RtsConfig c
 int __wrap_hs_main(int argc, char *argv[], StgClosure *main_closure, RtsConfig config) {
   if (weft_passes_options_on(argc, argv))
     config.rts_opts_enabled = RtsOptsIgnoreAll;
-  config.gcDoneHook = weft_after_collection;
   return __real_hs_main(argc, argv, main_closure, config);
 }

@@ -4,7 +4,6 @@
 module Main (main) where
 
 import qualified Answering
-import qualified Areas
 import qualified Behind
 import Control.Concurrent
 import Control.Concurrent.Async (forConcurrently_)
@@ -51,7 +50,7 @@ main = do
   there <- doesFileExist program
   unless there (ioError (userError ("no program at " <> program <> ": scripts/build weft makes it")))
   bracket site removePathForcibly $ \folder ->
-    defaultMain (testGroup "weft" [serving program folder, Operating.tests program, ManualPage.tests program, Answering.tests program, Areas.tests program, Behind.tests program, Measuring.tests program, Passwords.tests program, Listening.tests program, NotReading.tests program, Secured.tests program, Names.tests program, Sites.tests program, Proxied.tests program, Ruled.tests program, Insight.tests program folder, Controlled.tests program, Userland.tests program folder, refusing program folder, doctor program])
+    defaultMain (testGroup "weft" [serving program folder, Operating.tests program, ManualPage.tests program, Answering.tests program, Behind.tests program, Measuring.tests program, Passwords.tests program, Listening.tests program, NotReading.tests program, Secured.tests program, Names.tests program, Sites.tests program, Proxied.tests program, Ruled.tests program, Insight.tests program folder, Controlled.tests program, Userland.tests program folder, refusing program folder, doctor program])
 
 -- | A folder to serve.
 site :: IO FilePath
