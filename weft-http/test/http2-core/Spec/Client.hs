@@ -119,6 +119,12 @@ ends =
       isSound (runCore late) @?= True
       -- Once: the server has ended it.
       fmap fst (ended (hear (content 1 "abc") late)) @?= Just StreamClosed,
+    testCase "5.1: what the server sends behind its reset of a stream is ignored, before and after the client's" $ do
+      let still run = ended (hear (resetBy Cancel 1 <> answer 1 False [] <> content 1 "abc" <> trailers 1) run) @?= Nothing
+      still (get begun)
+      still (hear (answer 1 False []) (get begun))
+      still (give (GiveUp 1) (get begun))
+      still (hear (answer 1 True [] <> resetBy NoError 1) (get begun)),
     testCase "GOAWAY: streams above the last one were not processed, others go on, none begins" $ do
       let run = hear (goAway 1 NoError) (get (get begun))
       losses run @?= [(3, Unprocessed)]
@@ -264,7 +270,6 @@ connectionErrors =
     breaks "5.1: an update of a stream that has not begun" ProtocolError (update 5 1),
     breaks "5.1: data of a stream that has ended" StreamClosed (answer 1 True [] <> content 1 "x"),
     breaks "5.1: headers of a stream that has ended" StreamClosed (answer 1 True [] <> trailers 1),
-    breaks "5.1: data of a stream that was reset by the server" StreamClosed (resetBy InternalError 1 <> content 1 "x"),
     breaks "6.1: data on the connection" ProtocolError (content 0 "x"),
     breaks "6.1: more padding than payload" ProtocolError (answer 1 False [] <> frame typeData flagPadded 1 (B.pack [9, 0])),
     breaks "6.2: headers on the connection" ProtocolError (answer 0 True []),

@@ -197,8 +197,11 @@ resetFrame header payload = do
   when (frameLength header /= 4) (failWith FrameSizeError "a reset")
   core <- get
   when (past n (coreEnded core) `elem` [Idle, PassedOver]) (failWith ProtocolError "a reset of a stream that has not begun")
+  -- Section 5.1: what comes behind a reset is an error of the stream only, whether it had ended before or not. Servers
+  -- of gRPC (its C core) send trailers and a reset when a deadline has passed, and once more when the call has ended.
+  modify (\c -> c {coreEnded = endedHere n (coreEnded c)})
   case IntMap.lookup n (coreStreams core) of
-    Nothing -> payEmpty >> modify (\c -> c {coreEnded = endedThere n (coreEnded c)})
+    Nothing -> payEmpty
     Just s
       | code == fromEnum RefusedStream, AwaitHead _ <- streamReceiving s -> lost n Unprocessed
       | otherwise -> lost n (Reset code)
