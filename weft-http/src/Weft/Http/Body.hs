@@ -147,11 +147,24 @@ restore body place = void . updateRef (bodyPlace body) $ \now -> case now of
   Over -> Over
   _ -> place
 
--- | Can the connection continue after a response that is sent now? Not if the client still expects a 100, nor if too
--- much of the body is left to be worth reading.
+-- | Can the connection continue after a response whose head is sent now? Not if the client still expects a 100, if too
+-- much of the body is left to be worth reading, if the end of its chunks has not been received, since it may be far
+-- away, nor if another thread is reading the body, which may leave any amount of it. The head then says so (RFC 9112,
+-- 9.6), as a client that is not told loses the request that it sends next.
 bodyPersists :: Body -> IO Bool
-bodyPersists body = persistsAt body =<< readRef (bodyPlace body)
+bodyPersists body = do
+  place <- readRef (bodyPlace body)
+  case (place, flushOf body) of
+    (Reading, _) -> pure False
+    (InChunks decoder, Just most) -> endsWithin most decoder <$> readIORef (bodyHave body)
+    _ -> persistsAt body place
+  where
+    endsWithin most decoder bytes = case decode (sharedLimits (clientShared (bodyClient body))) decoder bytes of
+      Bytes part rest next -> B.length part <= most && endsWithin (most - B.length part) next rest
+      End _ -> True
+      _ -> False
 
+-- | Can the connection continue, once the application has returned?
 persistsAt :: Body -> Place -> IO Bool
 persistsAt body place = case place of
   Expected _ -> pure False

@@ -221,7 +221,8 @@ setAltSvc :: ByteString -> Settings -> Settings
 setAltSvc value s = s {settingsAltSvc = Just value}
 
 -- | How many bytes of a request's body that the application has not read are read and discarded, so
--- that the connection can be reused. 'Nothing' means no limit.
+-- that the connection can be reused. 'Nothing' means no limit. With a limit, the response to a request in chunks whose
+-- end has not been received says @Connection: close@, since nobody knows how much is left.
 setMaximumBodyFlush :: Maybe Int -> Settings -> Settings
 setMaximumBodyFlush bytes s = s {settingsMaximumBodyFlush = bytes}
 

@@ -8,8 +8,9 @@ import Application
 import Client
 import Configurations
 import Control.Concurrent (forkIO, newEmptyMVar, putMVar, takeMVar, threadDelay)
-import Control.Exception (IOException, bracket, try)
-import Control.Monad (forM_, void, when)
+import Control.Exception (IOException, SomeException, bracket, try)
+import Control.Monad (forM, forM_, void, when)
+import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.ByteString.Builder (byteString, stringUtf8)
 import Data.ByteString.Builder.Extra (byteStringInsert)
@@ -19,12 +20,13 @@ import Data.IORef
 import Data.List (intercalate, nub)
 import Network.HTTP.Types (status200)
 import Network.Wai (getRequestBodyChunk, rawPathInfo, rawQueryString, responseBuilder, responseStream)
+import Numeric (showHex)
 import System.Directory (getTemporaryDirectory, removeFile)
 import System.IO (hClose, openBinaryTempFile)
 import System.Timeout (timeout)
 import Test.Tasty
 import Test.Tasty.HUnit
-import Weft.Http (defaultSettings)
+import Weft.Http (defaultSettings, setMaximumBodyFlush)
 
 tests :: Configuration -> TestTree
 tests on =
@@ -126,7 +128,34 @@ tests on =
           heard <- hearEndOrReset client
           assertBool (show (i, heard)) (any (`B.isSuffixOf` heard) ["early", "next"])
         noConnections server,
-      testOn on "after a timeout of the application within a chunked body, the rest of the body is not taken for a request" . withQuietServer defaultSettings impatient $ \server port -> do
+      testOn on "a response to a request whose end has not come says whether the connection goes on" . withQuietServer defaultSettings beforeTheEnd $ \server port -> do
+        -- The client sends the second part of the body, and another request, when it has the response.
+        let cases = [(path, framing, size) | path <- ["/unread", "/elsewhere"], framing <- ["length", "chunks"], size <- [10, 40000, 60000, 80000, 400000]]
+        told <- forM cases $ \(path, framing, size) -> withClient port $ \client -> do
+          let (field, body)
+                | framing == "chunks" = ("Transfer-Encoding: chunked", B.concat [C.pack (showHex (B.length p) "\r\n") <> p <> "\r\n" | p <- pieces 9000 (filler size)] <> "0\r\n\r\n")
+                | otherwise = ("Content-Length: " <> C.pack (show size), filler size)
+          say client ("POST " <> path <> " HTTP/1.1\r\nHost: test\r\n" <> field <> "\r\n\r\n" <> B.take 8 body)
+          answer <- hearAnswer client
+          answerBody answer @?= path
+          let closes = header "connection" answer == Just "close"
+          sent <- try (say client (B.drop 8 body <> "GET /next HTTP/1.1\r\nHost: test\r\n\r\n"))
+          next <- try (hearAnswer client)
+          case (closes, sent :: Either IOException (), next :: Either SomeException Answer) of
+            (False, Right (), Right a) -> answerBody a @?= "/next"
+            (True, _, Left _) -> pure ()
+            found -> assertFailure (show ((path, framing :: ByteString, size), found))
+          pure ((path, framing, size), closes)
+        -- A short rest whose length is known is passed over.
+        forM_ [10, 40000, 60000] $ \size -> lookup ("/unread", "length", size) told @?= Just False
+        noConnections server,
+      testOn on "a response to a request in chunks that have all come, and that the application does not read, keeps the connection" . withTestServer $ \server port -> do
+        withClient port $ \client -> forM_ [(1 :: Int) .. 3] $ \_ -> do
+          say client "POST /hello HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n3\r\nabc\r\n0\r\n\r\n"
+          answer <- hearAnswer client
+          (answerStatus answer, header "connection" answer) @?= (200, Nothing)
+        noConnections server,
+      testOn on "after a timeout of the application within a chunked body, the rest of the body is not taken for a request" . withQuietServer (setMaximumBodyFlush Nothing defaultSettings) impatient $ \server port -> do
         withClient port $ \client -> do
           say client "POST /first HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n2b\r\n"
           first <- hearAnswer client
@@ -193,6 +222,16 @@ tests on =
     -- Each byte in names of several lengths, at several places.
     names = ["", "Bad-Name: x", "Content-Length "] <> [B.replicate at 120 <> B.cons byte (B.replicate (n - at - 1) 120) | n <- [1, 3, 6, 9, 20], byte <- [0 .. 255], let at = fromIntegral byte `mod` n]
     isToken name = not (B.null name) && C.all (`elem` "!#$%&'*+-.^_`|~" <> ['0' .. '9'] <> ['a' .. 'z'] <> ['A' .. 'Z']) name
+    -- Responds without having read, or while another thread reads.
+    beforeTheEnd request respond = do
+      when (rawPathInfo request == "/elsewhere") $ do
+        begun <- newEmptyMVar
+        let readOn = getRequestBodyChunk request >>= \bytes -> if B.null bytes then pure () else readOn
+        _ <- forkIO (void (try (getRequestBodyChunk request >> putMVar begun () >> readOn) :: IO (Either SomeException ())))
+        takeMVar begun
+        -- The other thread waits for more.
+        threadDelay 20000
+      respond (responseBuilder status200 [] (byteString (rawPathInfo request)))
     -- Keeps the functions of a streamed response, and calls them during another request.
     keeping kept request respond = case rawPathInfo request of
       "/whole" -> respond (responseStream status200 [] (curry (writeIORef kept)))

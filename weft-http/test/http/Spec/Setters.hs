@@ -14,6 +14,7 @@ import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import Data.IORef
 import Data.List (isInfixOf, sort)
+import Data.Maybe (isJust)
 import Network.HTTP.Types
 import Network.Wai
 import Test.Tasty
@@ -68,7 +69,11 @@ tests on =
               say client ("POST /hello HTTP/1.1\r\nHost: test\r\n" <> framing)
               say client (body <> "GET /hello HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n")
               heard <- hearEndOrReset client
-              (most, statusLines heard) @?= (most, if goesOn then 2 else 1),
+              let told = "\r\nConnection: close" `B.isInfixOf` fst (B.breakSubstring "\r\n\r\n" heard)
+                  -- Of chunks, all may have been received or not.
+                  likely = if goesOn && not ("T" `B.isPrefixOf` framing && isJust most) then [2] else [1, 2]
+              assertBool (show (most, framing, heard)) (statusLines heard `elem` likely && (goesOn || statusLines heard == 1))
+              (most, framing, statusLines heard) @?= (most, framing, if told then 1 else 2),
       testOn on "setServerName, setAltSvc: a control character is refused" . forM_ [setServerName "a\r\nX-Injected: b", setAltSvc "h3\n", setServerName "a\DEL"] $ \set -> do
         started <- try (withQuietServer (set defaultSettings) app (\_ _ -> pure ()))
         either (\e -> assertBool (show e) ("control character" `isInfixOf` show (e :: IOException))) (const (assertFailure "it starts")) started,
