@@ -21,6 +21,10 @@
 --    where the action waits, and then this holds for it too.)
 -- 4. 'noDeadline' costs nothing.
 --
+-- Operations that consist of several, as "Weft.Dial", "Weft.Resolver", "Weft.Pool" and HTTP requests do, and 'inTime',
+-- interrupt their waits by an exception. Under 'Control.Exception.uninterruptibleMask_' it cannot come, so that they
+-- wait for as long as it takes; a socket, a connection and 'atomicallyUntil' keep to their deadlines there too.
+--
 -- Connections ("Weft.Transport"), readers and writers, "Weft.Dial", "Weft.Pool", "Weft.Process", "Weft.Signal" and
 -- "Weft.Datagram" take a deadline as an argument; a socket carries it ('Weft.Socket.withDeadline'), as the names of
 -- @network@ have no argument for it. What has neither, such as an operation on a file or a call of "Weft.Blocking", is
