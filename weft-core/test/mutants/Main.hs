@@ -373,7 +373,7 @@ serverPlants =
     ("/epoll/ && (/an application that is killed/ || /a server that is stopped/)", Mutant "an answer without a length that is killed ends like a complete one" "Http/Engine.hs" "= responseState client >>= breakOff >> throwIO e\n" "= throwIO e\n"),
     ("/epoll/ && /a POST is not sent again/", Mutant "a request that may not be repeated is sent again" "Http/Client.hs" "| again, repeatable, reached == Asked ->" "| again, repeatable || again, reached == Asked ->"),
     ("/epoll/ && /a new connection ends/", Mutant "a request is sent again after a new connection has ended" "Http/Client.hs" "again <- (> 0) <$> exchangesDone c" "again <- (>= 0) <$> exchangesDone c"),
-    ("/epoll/ && /idle connections long ago/", Mutant "a kept connection is used although it has ended" "Http/Client.hs" "fmap (== Quiet) . idleUntil longPast" "fmap (`elem` [Quiet, Ended]) . idleUntil longPast"),
+    ("/epoll/ && /idle connections long ago/", Mutant "a kept connection is used although it has ended" "Http/Client.hs" "fmap (== Quiet) . idleUntil (Instant 0)" "fmap (`elem` [Quiet, Ended]) . idleUntil (Instant 0)"),
     ("/epoll/ && /after two requests/", Mutant "a connection is kept although the server will end it" "Http/Client/Exchange.hs" "B.null rest && headPersists h && not" "B.null rest && not"),
     ("/epoll/ && /answers that are not read/", Mutant "a connection is kept although the body was not read" "Http/Client/Exchange.hs" "kept <- if over && B.null rest" "kept <- if B.null rest"),
     ("/sockets without memory/", Mutant "a pair of sockets stays open if the second one cannot be made" "Socket/Basic.hs" "second <- mkStreamSocket False b `onException` (close first >> cClose b)" "second <- mkStreamSocket False b"),
