@@ -145,13 +145,15 @@ tests =
         [ testCase "the one that sends the body: its exception is thrown, and nothing is uncaught" $
             forM_ [OnlyHttp1, OnlyHttp2] $ \protocol -> do
               -- The server ends the connection while the body's action cannot be interrupted, which then throws.
-              caught <- uncaught $ \check -> withPeer (\_ c -> hearRequest c >> say c "\0") $ \server -> withClient defaultClientSettings {clientProtocol = protocol} $ \client -> do
+              entered <- newEmptyMVar
+              let script _ c = hearRequest c >> readMVar entered >> say c "\0"
+              caught <- uncaught $ \check -> withPeer script $ \server -> withClient defaultClientSettings {clientProtocol = protocol} $ \client -> do
                 due <- soon
                 first <- newIORef True
                 let next = do
                       fresh <- readIORef first
                       writeIORef first False
-                      if fresh then pure "x" else uninterruptibleMask_ (threadDelay 500000 >> throwIO (userError "the body"))
+                      if fresh then pure "x" else uninterruptibleMask_ (tryPutMVar entered () >> threadDelay 500000 >> throwIO (userError "the body"))
                 r <- try (request client due (Request "POST" (url server "/") [] (StreamBody Nothing next)))
                 check
                 case r of
