@@ -4,12 +4,6 @@ SITE ?= site
 PORT ?= 8080
 PREFIX ?= /usr/local
 MATRIX ?= 9.6 9.10
-# Of `make verify`: random schedules for each of the simulator's scenarios, commands in lockstep on each machine, and
-# the soak.
-SIM_SECONDS ?= 30
-LOCKSTEP ?= 100000
-TCP_SEEDS ?= 5000
-SOAK_MINUTES ?= 10
 
 .DEFAULT_GOAL := help
 .PHONY: help deps build suites serve install static image deb relink-flags test check format haddock tutorial matrix verify soak bench bench-peers clean
@@ -71,29 +65,8 @@ matrix: ## Run the tests on newer compilers in chroots (MATRIX="9.6 9.10"; arm64
 	@[ -z "$(BENCH)" ] || $(MAKE) bench-peers
 	@BENCH="$(BENCH)" BENCH_ARGS="$(BENCH_ARGS)" scripts/matrix $(MATRIX)
 
-verify: deb ## What takes too long for every change: planted bugs, long searches and programs in lockstep, sanitizers, a soak, 10^7 tampered packets and requests, transfers of 1 GB, the source distributions, the Debian package, the README's lines, ten other libraries' suites relinked, the static program on Debian 11 to 13, arm64
-	@scripts/deps build test
-	WEFT_MUTANTS=1 scripts/cabal test --enable-tests weft-core:test:mutants
-	WEFT_SIM_SECONDS=$(SIM_SECONDS) scripts/cabal test --enable-tests weft-core:test:wake
-	WEFT_LOCKSTEP=$(LOCKSTEP) scripts/cabal test --enable-tests weft-core:test:lockstep weft-core:test:lockstep-sim
-	WEFT_TEST_SCALE=334 TASTY_TIMEOUT=1200s WEFT_TEST_STALL=1100 scripts/cabal test --enable-tests weft:test:spec --test-options='-p "/-N2/ && /no thread waits for or reads/"'
-	for n in 1 4; do scripts/cabal test --enable-tests weft-core:test:backends weft-tools:test:faults --test-options="+RTS -N$$n -RTS" || exit; done
-	@scripts/sanitizers
-	@MINUTES=$(SOAK_MINUTES) scripts/soak
-	WEFT_FUZZ=10000000 WEFT_FUZZ_SECONDS=60 TASTY_TIMEOUT=1200s scripts/cabal test --enable-tests weft-http:test:http --test-options='-p "/mutated requests/ || /fuzz/"'
-	WEFT_FUZZ_SECONDS=60 scripts/cabal test --enable-tests weft-http:test:http2 --test-options='-p fuzz'
-	WEFT_TCP_MUTATIONS=10000000 scripts/cabal test --enable-tests weft-tcp:test:tcp --test-options='-p wire'
-	WEFT_TCP_SEEDS=$(TCP_SEEDS) TASTY_TIMEOUT=1200s WEFT_TEST_STALL=1100 scripts/cabal test --enable-tests weft-tcp:test:tcp --test-options='-p byte-exact'
-	WEFT_TCP_LARGE=1 scripts/cabal test --enable-tests weft-tcp:test:tcp-kernel
-	@scripts/sdist
-	@scripts/deps matrix
-	@RELEASES='bullseye bookworm trixie' scripts/static
-	@scripts/matrix arm64
-	@scripts/try-deb
-	@scripts/deps readme
-	@scripts/try-readme
-	@scripts/deps suites
-	@scripts/other-suites
+verify: ## What takes too long for every change, about four hours: planted bugs, long searches, sanitizers, a soak, fuzzing, source distributions, Debian packages, the static program, the README's lines, other projects' suites, arm64 (STEPS="wake deb"; goes on where it was; AGAIN=1: from the beginning)
+	@scripts/verify $(STEPS)
 
 soak: deps ## Everything at once under faults, on each back end (HOURS=1, or MINUTES=3; TOGETHER=1, SEED=n, WEFT_BACKEND=name)
 	@scripts/deps build test
