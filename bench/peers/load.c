@@ -1,11 +1,14 @@
 /* A closed-loop HTTP load: every connection has one request in flight and
  * sends the next one as soon as the answer is complete. Every latency of the
  * measured time is kept, so percentiles are exact.
+ * With --rate it is an open loop: so many requests a second, evenly in time and
+ * over the connections. A latency begins when the request was due, also if its
+ * connection still waited for the answer before.
  *
  *   load --port P [--host A] [--path P] --connections N [--threads T]
  *        [--warmup S] [--duration S] [--watch PID] [--hold] [--cut]
  *        [--browser] [--post BYTES] [--tls kept|full|resumed]
- *        [--script FILE] [--renew] [--websocket BYTES]
+ *        [--script FILE] [--renew] [--websocket BYTES] [--rate N]
  *
  * With --browser a request has the ten fields that a browser sends. With --post it is
  * a POST with a body of so many bytes.
@@ -42,6 +45,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -59,6 +63,8 @@ static int renew;
 static size_t message;     /* with --websocket: the bytes of an answer's frame */
 static long files;         /* 0: one request for all */
 static int cut;            /* do not wait for the ends of answers */
+static double rate;        /* requests a second of all threads, or 0: a closed loop */
+static long all_connections;
 static enum { CLEAR, KEPT, FULL, RESUMED } tls = CLEAR;
 static SSL_CTX *context;
 static pthread_barrier_t connected, begin;
@@ -76,6 +82,7 @@ typedef struct {
   size_t sent; /* bytes of it */
   int fresh;   /* its first request is next, and the time began with the connection */
   uint64_t sent_ns;
+  uint64_t due_ns; /* with --rate, of the next request */
   uint64_t numbers; /* state of the generator of file numbers */
   char head[READ_SIZE];
 } connection;
@@ -272,6 +279,16 @@ static void next_request(worker *w, connection *c) {
   send_request(c);
 }
 
+/* With --rate: nanoseconds between two requests of a thread. */
+static uint64_t gap(const worker *w) { return (uint64_t)(1e9 * (double)all_connections / (double)w->count / rate); }
+
+/* The request that is due. */
+static void send_due(const worker *w, connection *c) {
+  send_request(c);
+  c->sent_ns = c->due_ns;
+  c->due_ns += gap(w) * (uint64_t)w->count;
+}
+
 static void answered(worker *w, connection *c, int now, long *out) {
   w->total++;
   if (now == MEASURE)
@@ -281,6 +298,10 @@ static void answered(worker *w, connection *c, int now, long *out) {
   if (now == DRAIN) {
     c->waiting = 0;
     --*out;
+  } else if (rate > 0) {
+    c->waiting = 0;
+    if (c->due_ns <= now_ns())
+      send_due(w, c);
   } else if (once()) {
     c->waiting = 0;
     c->closing = 1;
@@ -317,15 +338,54 @@ static void exchange_tls(worker *w, connection *c, int now, long *out) {
     next_request(w, c);
 }
 
+/* With --rate: the connections take turns. One that waits sends what is due when it is answered. */
+typedef struct {
+  long next; /* the connection whose turn is next, */
+  uint64_t at; /* and when */
+  int over;
+} turns;
+
+/* Until the next turn, or for 100 ms. */
+static int wait_for_turn(worker *w, struct epoll_event *events, const turns *t) {
+  uint64_t now = now_ns(), left = t->over ? 100000000u : t->at > now ? t->at - now : 0;
+  struct timespec wait = {.tv_sec = (time_t)(left / 1000000000u), .tv_nsec = (long)(left % 1000000000u)};
+  return epoll_pwait2(w->epoll, events, EVENTS, &wait, NULL);
+}
+
+static void take_turns(worker *w, turns *t, int now, long *out) {
+  if (now == DRAIN && !t->over) {
+    t->over = 1;
+    for (long i = 0; i < w->count; i++)
+      *out -= !w->connections[i].waiting;
+  }
+  for (uint64_t time = now_ns(); !t->over && t->at <= time; t->at += gap(w)) {
+    connection *c = &w->connections[t->next];
+    if (!c->waiting)
+      send_due(w, c);
+    t->next = (t->next + 1) % w->count;
+  }
+}
+
+static turns first_turns(worker *w) {
+  turns t = {.at = now_ns()};
+  for (long i = 0; i < w->count; i++)
+    w->connections[i].due_ns = t.at + (uint64_t)i * gap(w);
+  return t;
+}
+
 /* Until the main thread says DRAIN and every answer has come. */
 static void exchange(worker *w) {
   struct epoll_event events[EVENTS];
   long out = w->count;
   uint64_t last = now_ns();
-  for (long i = 0; i < w->count; i++)
-    next_request(w, &w->connections[i]);
+  turns t = {0};
+  if (rate > 0)
+    t = first_turns(w);
+  else
+    for (long i = 0; i < w->count; i++)
+      next_request(w, &w->connections[i]);
   while (out > 0 && !(cut && atomic_load_explicit(&phase, memory_order_relaxed) == DRAIN)) {
-    int count = epoll_wait(w->epoll, events, EVENTS, 100);
+    int count = rate > 0 ? wait_for_turn(w, events, &t) : epoll_wait(w->epoll, events, EVENTS, 100);
     int now = atomic_load_explicit(&phase, memory_order_relaxed);
     if (count < 0 && errno != EINTR)
       die("epoll_wait");
@@ -347,6 +407,8 @@ static void exchange(worker *w) {
         if (receive(w, c) > 0)
           answered(w, c, now, &out);
     }
+    if (rate > 0)
+      take_turns(w, &t, now, &out);
     if (count > 0)
       last = now_ns();
     errno = 0;
@@ -357,6 +419,8 @@ static void exchange(worker *w) {
 
 static void *work(void *argument) {
   worker *w = argument;
+  /* Requests of an open loop are sent when they are due, and not up to 50 us later. */
+  prctl(PR_SET_TIMERSLACK, 1);
   w->epoll = epoll_create1(EPOLL_CLOEXEC);
   if (w->epoll < 0)
     die("epoll_create1");
@@ -485,7 +549,7 @@ static worker *start_workers(int argc, char **argv, long threads) {
   if (port == 0 || threads < 1 || connections < threads || workers == NULL)
     die("usage: load --port P [--path P] [--files N] --connections N "
         "[--threads T <= N] [--warmup S] [--duration S] [--watch PID] [--hold] [--cut] [--browser] [--post BYTES] "
-        "[--tls kept|full|resumed] [--script FILE] [--renew] [--websocket BYTES]");
+        "[--tls kept|full|resumed] [--script FILE] [--renew] [--websocket BYTES] [--rate N]");
   files = option_long(argc, argv, "files", 0);
   const char *name = option(argc, argv, "script", NULL);
   if (name != NULL)
@@ -495,6 +559,10 @@ static worker *start_workers(int argc, char **argv, long threads) {
   renew = option_flag(argc, argv, "renew");
   if (tls != CLEAR && (scripted > 0 || files > 0 || cut || option_long(argc, argv, "post", -1) >= 0))
     die("--tls is for requests without a body, of one path, whose answers are waited for");
+  rate = option_double(argc, argv, "rate", 0);
+  all_connections = connections;
+  if (rate > 0 && (once() || scripted > 0 || cut))
+    die("--rate is for requests without a body, over connections that are kept");
   write_request(host, port, option(argc, argv, "path", "/"), option_flag(argc, argv, "browser"),
                 option_long(argc, argv, "post", -1));
   for (long i = 0; i < threads; i++) {

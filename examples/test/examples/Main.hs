@@ -5,13 +5,14 @@ module Main (main) where
 import Control.Exception (bracket)
 import Curl (curl)
 import qualified Data.ByteString.Char8 as B
-import Data.Char (isDigit)
 import Data.List (isInfixOf)
 import FirewallTest (firewall)
 import Frameworks (frameworks)
 import Network.Socket
 import Network.Socket.ByteString (recv, sendAll)
-import System.Directory (createDirectory, doesFileExist, getTemporaryDirectory, removePathForcibly)
+import Running
+import ShopTest (shop)
+import System.Directory (createDirectory, getTemporaryDirectory, removePathForcibly)
 import System.Exit (ExitCode (..))
 import System.FilePath ((</>))
 import System.IO
@@ -35,7 +36,8 @@ main =
            talk "echo" (B.pack "hello") (== B.pack "hello"),
            talk "events" (B.pack "hello") (== B.pack "hello"),
            testCase "deadline" deadline,
-           frameworks
+           frameworks,
+           Skip.testCase "shop" shop
          ]
   where
     body = B.drop 4 . snd . B.breakSubstring (B.pack "\r\n\r\n")
@@ -140,31 +142,3 @@ webOnStack = do
           "for _ in $(seq 1200); do if grep -q serving \"$2/log\"; then break; fi; sleep 0.05; done",
           "curl -sS --noproxy '*' --max-time 60 http://10.77.0.2/page"
         ]
-
-running :: String -> (PortNumber -> IO a) -> IO a
-running name = runningWith name ["0"]
-
-runningWith :: String -> [String] -> (PortNumber -> IO a) -> IO a
-runningWith name arguments act = bracket start stop $ \(_, out, _, _) -> do
-  h <- maybe (fail "no output") pure out
-  line <- timeout 60000000 (hGetLine h)
-  -- The last number of the line.
-  let digits = reverse (takeWhile isDigit (dropWhile (not . isDigit) (reverse (maybe "" id line))))
-  case reads digits of
-    [(n, "")] -> act (fromInteger n)
-    _ -> fail (name <> " said " <> show line)
-  where
-    start = do
-      program <- built name
-      (i, o, e, p) <- createProcess (proc program (arguments <> ["+RTS", "-N2"])) {std_out = CreatePipe}
-      pure (i, o, e, p)
-    stop (_, out, _, p) = do
-      terminateProcess p
-      _ <- waitForProcess p
-      mapM_ hClose out
-
--- | Where `make build` puts programs; elsewhere they are on the PATH.
-built :: String -> IO FilePath
-built name = do
-  there <- doesFileExist ("../bin/examples/" <> name)
-  pure (if there then "../bin/examples/" <> name else name)

@@ -9,7 +9,6 @@ import Data.List (isInfixOf, isPrefixOf, isSuffixOf)
 import Data.Maybe (fromMaybe)
 import qualified Refusals
 import qualified Runtime
-import Services
 import System.Directory (doesFileExist)
 import System.Environment (getEnvironment, lookupEnv, setEnv)
 import System.Exit (ExitCode (..))
@@ -22,6 +21,7 @@ import Test.Tasty.HUnit hiding (testCase)
 import Weft.Backend (backendNames, whyUnavailable)
 import Weft.Test.Configurations (configurations)
 import Weft.Test.Main (defaultMain)
+import Weft.Test.Services
 import Weft.Test.Skip (needProgram, skip, testCase)
 
 main :: IO ()

@@ -7,6 +7,7 @@ where
 
 import Server (runServer)
 import qualified Spec.Libraries as Libraries
+import qualified Spec.Pools as Pools
 import qualified Spec.Programs as Programs
 import qualified Spec.Rude as Rude
 import System.Environment (getArgs)
@@ -18,4 +19,4 @@ main = do
   arguments <- getArgs
   case arguments of
     "--server" : more -> runServer more
-    _ -> defaultMain . localOption (mkTimeout 110000000) $ testGroup "clients" [Programs.tests, Rude.tests, Libraries.tests]
+    _ -> defaultMain . localOption (mkTimeout 110000000) $ testGroup "clients" [Programs.tests, Rude.tests, Pools.tests, Libraries.tests]

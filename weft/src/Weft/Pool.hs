@@ -86,8 +86,9 @@ data PoolSettings a = PoolSettings
     -- | A resource is not used again when it is older than this. Each one's age is up to a tenth less, so that those
     -- that were made together are not all made again together.
     poolMaximalAge :: !Duration,
-    -- | Whether a resource can be used again; asked if it has been idle for 'poolValidateAfter'. An 'IOError' means
-    -- that it cannot. The caller waits for it, whatever his deadline.
+    -- | Whether a resource can be used again; asked if it has been idle for 'poolValidateAfter'. An exception that it
+    -- throws means that it cannot (asynchronous ones pass through, and the resource is destroyed). It is interrupted
+    -- when the deadline of the one who needs the resource passes.
     poolValidate :: a -> IO Bool,
     poolValidateAfter :: !Duration
   }
@@ -265,10 +266,7 @@ vetted pool deadline item = do
   fit <-
     if t >= itemEnd item || t >= after (poolIdleTime settings) (itemSince item)
       then pure False
-      else
-        if t < after (poolValidateAfter settings) (itemSince item)
-          then pure True
-          else (poolValidate settings (itemValue item) `catch` unfit) `onException` destroy pool item
+      else if t < after (poolValidateAfter settings) (itemSince item) then pure True else validated
   if fit
     then pure (Lease item)
     else do
@@ -276,8 +274,15 @@ vetted pool deadline item = do
       make pool deadline
   where
     settings = poolSettings pool
-    unfit :: IOException -> IO Bool
-    unfit _ = pure False
+    validated = do
+      left <- untilDeadline deadline
+      when (left <= mempty) (putIdle pool item >> late)
+      answer <- within left (poolValidate settings (itemValue item) `catch` unfit) `onException` destroy pool item
+      maybe (destroy pool item >> late) pure answer
+    late = tally pool (Tally 0 0 0 1) >> ioError (timeoutError "Weft.Pool.acquire")
+    unfit e = case fromException e of
+      Just (SomeAsyncException _) -> throwIO e
+      Nothing -> pure False
 
 -- | Destroy a resource, and give its place back.
 destroy :: Pool a -> Item a -> IO ()

@@ -4,7 +4,7 @@
 -- Description : Clients that put load on a server
 --
 -- Small C programs, built from @bench/peers@: @load@ (a closed loop: every connection has one HTTP request in
--- flight; every latency is kept), @roundtrip@ (one blocking echo client), @idle-client@ (connections that never
+-- flight; or an open one; every latency is kept), @roundtrip@ (one blocking echo client), @idle-client@ (connections that never
 -- send) and @rude-client@ (misbehaving clients). The programs compute latency percentiles from all samples.
 module Weft.Bench.Load
   ( -- * Requests
@@ -72,6 +72,8 @@ data LoadSpec = LoadSpec
     loadMessage :: !(Maybe Int),
     -- | Over TLS.
     loadTls :: !(Maybe Handshakes),
+    -- | So many requests a second, each when it is due (an open loop), and not the next one after each answer.
+    loadRate :: !(Maybe Int),
     loadWarmup :: !Double,
     loadDuration :: !Double
   }
@@ -132,6 +134,7 @@ requestLoad env cores spec server action = withScript $ \script -> withTool env 
         ++ [("renew", "") | loadRenew spec]
         ++ [("websocket", show size) | Just size <- [loadMessage spec]]
         ++ [("tls", word handshakes) | Just handshakes <- [loadTls spec]]
+        ++ [("rate", show rate) | Just rate <- [loadRate spec]]
     word handshakes = case handshakes of
       Kept -> "kept"
       Full -> "full"

@@ -37,22 +37,28 @@ proxy =
 behind :: Subject
 behind = Subject "behind" "nginx-static" CProgram
 
--- | The size of the answers in KiB, and whether the clients speak TLS.
-data Load = Load !Int !Bool
+-- | The size of the answers in KiB, whether the clients speak TLS, and how many requests come in a second: the next one
+-- after each answer, or, for the latencies at half of what nginx can do, so many.
+data Load = Load !Int !Bool !(Maybe Int)
 
 loads :: [Load]
-loads = Load <$> [1, 64] <*> [False, True]
+loads = [Load size secure Nothing | size <- [1, 64], secure <- [False, True]] <> [atHalf]
+
+atHalf :: Load
+atHalf = Load 1 False (Just 10000)
 
 loadParams :: Load -> Params
-loadParams (Load size secure) = ("mode", Word (if secure then "https" else "http")) : ("size_kib", Count size) : params 64 1
+loadParams (Load size secure rate) =
+  ("mode", Word (if secure then "https" else "http")) : ("size_kib", Count size) : [("rate", Count n) | Just n <- [rate]] <> params 64 1
 
 loadCase :: Load -> Subject -> Case
-loadCase load@(Load size secure) subject = workloadCaseBeside server (loadParams load) work subject
+loadCase load@(Load size secure rate) subject = workloadCaseBeside server (loadParams load) work subject
   where
     work =
       (onePage 64 1)
         { workPath = "/" <> show size <> "k",
           workTls = if secure then Just Kept else Nothing,
+          workRate = rate,
           workArguments = \env _ -> if secure then secureArguments P256 env else pure []
         }
     server env act = do
@@ -65,6 +71,7 @@ loadCase load@(Load size secure) subject = workloadCaseBeside server (loadParams
 bounds :: [Bound]
 bounds =
   [cpu ("CPU, " <> what <> ": weft / " <> peer) load peer limit | (what, load) <- named, (peer, limit) <- [("nginx", 1), ("haproxy", 1.1)]]
+    <> [atMost "99th percentile, 1 KiB, 10,000 a second: weft / nginx" (on "weft" (loadParams atHalf) "p99_us" `Over` on "nginx" (loadParams atHalf) "p99_us") 1.5]
   where
-    named = [("1 KiB", Load 1 False), ("64 KiB", Load 64 False), ("1 KiB over HTTPS", Load 1 True), ("64 KiB over HTTPS", Load 64 True)] :: [(Text, Load)]
+    named = [("1 KiB", Load 1 False Nothing), ("64 KiB", Load 64 False Nothing), ("1 KiB over HTTPS", Load 1 True Nothing), ("64 KiB over HTTPS", Load 64 True Nothing)] :: [(Text, Load)]
     cpu what load peer = atMost what (on "weft" (loadParams load) "cpu_us_per_op" `Over` on peer (loadParams load) "cpu_us_per_op")

@@ -60,6 +60,8 @@ data Workload = Workload
     workMessage :: !(Maybe Int),
     -- | Over TLS.
     workTls :: !(Maybe Handshakes),
+    -- | Requests a second, of an open loop.
+    workRate :: !(Maybe Int),
     -- | Whether server and clients share all cores, as they do if none are left for clients.
     workShared :: !Bool,
     -- | Arguments for the subject in addition to its port.
@@ -68,7 +70,7 @@ data Workload = Workload
 
 -- | The page @/@ for this many connections, from a server with this many capabilities.
 onePage :: Int -> Int -> Workload
-onePage connections capabilities = Workload connections capabilities "/" 0 False False Nothing [] False Nothing Nothing False (\_ _ -> pure [])
+onePage connections capabilities = Workload connections capabilities "/" 0 False False Nothing [] False Nothing Nothing Nothing False (\_ _ -> pure [])
 
 -- | A server with this many connections, timed in every round, with its system calls counted once.
 serverCase :: Int -> Int -> Subject -> Case
@@ -177,6 +179,7 @@ loadSpec work warmup duration =
       loadRenew = workRenew work,
       loadMessage = workMessage work,
       loadTls = workTls work,
+      loadRate = workRate work,
       loadWarmup = warmup,
       loadDuration = duration
     }

@@ -35,6 +35,8 @@ tests =
       testCase "a resource that is destroyed makes room for one who waits" discarded,
       testCase "a resource that is taken out makes room for one who waits, and is not destroyed" takenOut,
       testCase "validation, after a while" validation,
+      testCase "validation that throws what no IOError is" throwingValidation,
+      testCase "validation that takes longer than the caller has" slowValidation,
       testCase "idle resources are destroyed" idle,
       testCase "old resources are destroyed" old,
       testCase "another capability's is taken before a new one is made" borrowing,
@@ -240,6 +242,46 @@ validation = do
   withPool (settings w') {poolValidate = const (pure False), poolValidateAfter = seconds 1000} $ \pool ->
     replicateM 3 (withResource pool noDeadline pure) >>= (@?= [0, 0, 0])
   clean w'
+
+-- | As a library's that has exceptions of its own; those that are asynchronous end the caller, not the validation only.
+throwingValidation :: Assertion
+throwingValidation = do
+  w <- newWorld
+  withPool (settings w) {poolValidate = const (throwIO (ErrorCall "no connection")), poolValidateAfter = mempty} $ \pool ->
+    replicateM 3 (withResource pool noDeadline pure) >>= (@?= [0, 1, 2])
+  clean w
+  w' <- newWorld
+  withPool (settings w') {poolValidate = const (throwIO ThreadKilled), poolValidateAfter = mempty, poolMost = 1} $ \pool -> do
+    withResource pool noDeadline (@?= 0)
+    try (withResource pool noDeadline pure) >>= (@?= Left ThreadKilled)
+    -- Its place is free.
+    withResource pool noDeadline (@?= 1)
+  clean w'
+
+-- | A peer that is silent: the resource is destroyed, and its place is free. With no time left at all it is not asked.
+slowValidation :: Assertion
+slowValidation = do
+  w <- newWorld
+  asked <- newIORef (0 :: Int)
+  let silent _ = modifyIORef' asked (+ 1) >> newEmptyMVar >>= \never -> True <$ takeMVar (never :: MVar ())
+  withPool (settings w) {poolValidate = silent, poolValidateAfter = mempty, poolMost = 1} $ \pool -> do
+    withResource pool noDeadline (@?= 0)
+    past <- deadlineIn mempty
+    timesOut (withResource pool past pure)
+    readIORef asked >>= (@?= 0)
+    count w Gone >>= (@?= 0)
+    -- On a busy machine this deadline, too, may have passed when it begins.
+    let untilAsked = do
+          soon <- deadlineIn (milliseconds 20)
+          timesOut (withResource pool soon pure)
+          n <- readIORef asked
+          when (n == 0) untilAsked
+    untilAsked
+    count w Gone >>= (@?= 1)
+    withResource pool noDeadline (@?= 1)
+  clean w
+  where
+    timesOut act = try act >>= either (\e -> isTimeout e @? show (e :: IOException)) (\i -> assertFailure ("got " <> show i))
 
 idle :: Assertion
 idle = do

@@ -1,8 +1,10 @@
 -- |
 -- Servers that are not ours, started for a test and stopped behind it: everything of theirs is in a folder of its
 -- own, and they listen on the loopback interface or in that folder.
-module Services
+module Weft.Test.Services
   ( withRedis,
+    withFrailRedis,
+    withFrailEtcd,
     withPostgres,
     withNginx,
     withFolder,
@@ -13,7 +15,9 @@ where
 import Control.Concurrent (threadDelay)
 import Control.Exception
 import Control.Monad
+import Data.IORef
 import Data.List (sort)
+import GHC.IO.Handle (hDuplicate)
 import Network.Socket hiding (listen)
 import qualified Network.Socket as N
 import System.Directory
@@ -21,6 +25,7 @@ import System.Exit (ExitCode (..))
 import System.FilePath ((</>))
 import System.IO
 import System.Posix.Files (setFileMode)
+import System.Posix.Signals (sigKILL, signalProcess)
 import System.Posix.Temp (mkdtemp)
 import System.Process
 import Test.Tasty.HUnit
@@ -33,6 +38,23 @@ withRedis act = withFolder "redis" $ \folder -> do
   running folder "redis-server" ["--port", show port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", folder] $ do
     listening (SockAddrInet (fromIntegral port) localhost)
     act port
+
+-- | The same, with what kills it, which loses what it has, and with what starts it again.
+withFrailRedis :: (Int -> (IO (), IO ()) -> IO a) -> IO a
+withFrailRedis act = withFolder "redis" $ \folder -> do
+  port <- freePort
+  let arguments = ["--port", show port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", folder]
+  frail folder "redis-server" arguments (SockAddrInet (fromIntegral port) localhost) (act port)
+
+-- | An etcd, its address, and what kills it and starts it again. It has what it had.
+withFrailEtcd :: (String -> (IO (), IO ()) -> IO a) -> IO a
+withFrailEtcd act = withFolder "etcd" $ \folder -> do
+  [client, peer] <- replicateM 2 freePort
+  let url port = "http://127.0.0.1:" <> show port
+      arguments =
+        ["--data-dir", folder </> "data", "--listen-client-urls", url client, "--advertise-client-urls", url client]
+          <> ["--listen-peer-urls", url peer, "--initial-advertise-peer-urls", url peer, "--initial-cluster", "default=" <> url peer]
+  frail folder "etcd" arguments (SockAddrInet (fromIntegral client) localhost) (act (url client))
 
 -- | A PostgreSQL on a socket in its folder, and how to connect to it.
 withPostgres :: (String -> IO a) -> IO a
@@ -97,6 +119,26 @@ running folder program arguments act = do
   where
     stop (_, _, _, p) = terminateProcess p >> void (waitForProcess p)
 
+-- | A server that is killed and started again by the action.
+frail :: FilePath -> FilePath -> [String] -> SockAddr -> ((IO (), IO ()) -> IO a) -> IO a
+frail folder program arguments address act = do
+  needProgram program
+  process <- newIORef Nothing
+  withFile (folder </> "log") WriteMode $ \h -> do
+    let start = do
+          again <- hDuplicate h
+          (_, _, _, p) <- createProcess (proc program arguments) {std_in = NoStream, std_out = UseHandle again, std_err = UseHandle again}
+          writeIORef process (Just p)
+          listening address
+        kill = do
+          found <- readIORef process
+          writeIORef process Nothing
+          forM_ found $ \p -> do
+            getPid p >>= mapM_ (signalProcess sigKILL)
+            void (waitForProcess p)
+    bracket_ start kill (act (kill, start))
+      `onException` (readFile (folder </> "log") >>= hPutStrLn stderr . unlines . take 20 . lines)
+
 -- | Wait until a server listens there.
 listening :: SockAddr -> IO ()
 listening address = patiently ("nobody listens on " <> show address) . bracket (socket family Stream defaultProtocol) close $ \s ->
@@ -128,5 +170,5 @@ withFolder name = bracket make removePathForcibly
   where
     make = do
       temporary <- getTemporaryDirectory
-      folder <- mkdtemp (temporary </> ("weft-relink-" <> name <> "-"))
+      folder <- mkdtemp (temporary </> ("weft-test-" <> name <> "-"))
       folder <$ setFileMode folder 0o755
