@@ -1,8 +1,8 @@
 -- |
 -- Description : What a client does, by Weft
 --
--- Requests by "Weft.Http.Client" (@get@) and by @http-client@ on Weft's connections; threads of a scope whose results
--- are awaited; and dials, of which it says how late they are: behind an address that refuses, behind one that is silent
+-- Requests by "Weft.Http.Client" (@get@) and by @http-client@ on Weft's connections; look-ups of names; threads of a
+-- scope whose results are awaited; and dials, of which it says how late they are: behind an address that refuses, behind one that is silent
 -- for as long as the next one is held back, and beyond the deadline if all are silent.
 --
 -- A silent address is a listener whose backlog is full: Linux drops what else connects.
@@ -10,7 +10,7 @@ module Main (main) where
 
 import ClientWork
 import Control.Exception (bracket)
-import Control.Monad (forM, when)
+import Control.Monad (forM, forM_, when)
 import qualified Data.ByteString as B
 import Data.List (sort)
 import GHC.Clock (getMonotonicTimeNSec)
@@ -21,14 +21,16 @@ import Weft.Dial
 import Weft.Duration
 import Weft.Http.Client
 import Weft.Http.Client.Manager (weftManagerSettings)
+import Weft.Resolver
 import Weft.Scope (await, fork, withScope)
 import qualified Weft.Socket as Weft
 import Weft.Transport (deadlineIn)
 
 main :: IO ()
-main = modes "get|http-client PORT SIZE CONNECTIONS REQUESTS | await N | dial-refused|dial-silent|dial-dead N" $ \what ns -> case (what, ns) of
+main = modes "get|http-client PORT SIZE CONNECTIONS REQUESTS | names PORT COUNT AT-ONCE | await N | dial-refused|dial-silent|dial-dead N" $ \what ns -> case (what, ns) of
   ("get", [port, size, threads, each]) -> Just (gets port size threads each)
   ("http-client", [port, size, threads, each]) -> Just (httpClient weftManagerSettings port size threads each)
+  ("names", [port, count, atOnce]) -> Just (names port count atOnce)
   ("await", [n]) -> Just (withScope (\scope -> awaited n (fork scope (pure ()) >>= await)))
   ("dial-refused", [n]) -> Just (dialling $ \good _ dead -> late n (seconds 10) 0 True [dead, good])
   ("dial-silent", [n]) -> Just (dialling $ \good silent _ -> late n (seconds 10) 0.25 True [silent, good])
@@ -44,6 +46,16 @@ gets port size threads each =
       B.length . answerBody <$> request client soon asked
   where
     asked = getUrl ("http://127.0.0.1:" ++ show port ++ "/" ++ show size ++ "k")
+
+-- | Look up a thousand names in turn, so many times in all and so many at once. One server knows them all.
+names :: Int -> Int -> Int -> IO ()
+names port count atOnce = do
+  resolver <- newResolver defaultResolverSettings {resolverServers = [SockAddrInet (fromIntegral port) (tupleToHostAddress (127, 0, 0, 1))], resolverMost = atOnce}
+  let run n = together atOnce $ \i -> forM_ [i, i + atOnce .. n - 1] $ \k -> do
+        soon <- deadlineIn (seconds 10)
+        found <- resolveHost resolver soon BothFamilies ("n" <> show (k `mod` 1000) <> ".example.test.")
+        when (length found /= 2) (die "not the addresses that were expected")
+  counted count (run 1000) (run count)
 
 -- | Dial these addresses so many times, each time within a duration, and say by how much it took longer than so many
 -- seconds.

@@ -5,13 +5,15 @@
 -- requests by the package @http-client@, and threads that are awaited one after the other.
 module ClientWork
   ( requests,
+    together,
+    counted,
     httpClient,
     awaited,
   )
 where
 
 import Control.Concurrent (forkIO)
-import Control.Monad (replicateM_, unless, void)
+import Control.Monad (forM_, replicateM_, unless, void)
 import Countdown
 import qualified Data.ByteString.Lazy as L
 import Measure
@@ -21,10 +23,26 @@ import System.Exit (die)
 -- | So many threads make a request so many times each, after some that do not count. The request returns the number of
 -- bytes of its answer's body, which is known.
 requests :: Int -> Int -> Int -> IO Int -> IO ()
-requests size threads each ask = do
-  run 50
-  spent <- spending (run each)
-  let count = fromIntegral (threads * each)
+requests size threads each ask = counted (threads * each) (run 50) (run each)
+  where
+    run n = together threads (const (replicateM_ n once))
+    once = do
+      got <- ask
+      unless (got == 1024 * size) (die "not the answer that was expected")
+
+-- | Run an action in so many threads at once, which it gets the number of, and wait for their ends.
+together :: Int -> (Int -> IO ()) -> IO ()
+together threads act = do
+  over <- newCountdown threads
+  forM_ [0 .. threads - 1] (\i -> void (forkIO (act i >> arrive over)))
+  await over
+
+-- | Run what does not count, then what is so many operations, and say what each of them took.
+counted :: Int -> IO () -> IO () -> IO ()
+counted n warm act = do
+  warm
+  spent <- spending act
+  let count = fromIntegral n
   say
     [ ("wall_s", spentWall spent),
       ("cpu_s", spentCpu spent),
@@ -32,14 +50,6 @@ requests size threads each ask = do
       ("cpu_us_per_op", 1e6 * spentCpu spent / count),
       ("alloc_bytes_per_op", spentBytes spent / count)
     ]
-  where
-    run n = do
-      over <- newCountdown threads
-      replicateM_ threads (void (forkIO (replicateM_ n once >> arrive over)))
-      await over
-    once = do
-      got <- ask
-      unless (got == 1024 * size) (die "not the answer that was expected")
 
 -- | The same by @http-client@, with these settings.
 httpClient :: ManagerSettings -> Int -> Int -> Int -> Int -> IO ()

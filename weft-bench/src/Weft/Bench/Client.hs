@@ -5,7 +5,7 @@
 --
 -- Programs that connect to others, each on one core: the CPU time of a request for a small answer over 64 kept
 -- connections, by Weft's client beside Go's (@get@), and by the package @http-client@ on Weft's connections beside its
--- own (@http-client@); how late a dial is whose addresses do not answer (@dial-refused@, @dial-silent@, @dial-dead@);
+-- own (@http-client@); the CPU time of looking a name up, beside Go's resolver (@names@); how late a dial is whose addresses do not answer (@dial-refused@, @dial-silent@, @dial-dead@);
 -- and the time to fork a thread and to await its result (@await@).
 module Weft.Bench.Client (client) where
 
@@ -24,7 +24,7 @@ client =
     { benchName = "client",
       benchTitle = "programs that connect to others: requests over kept connections, dials, threads that are awaited; one core",
       benchCases = cases,
-      benchTools = [subjectProgram behind],
+      benchTools = [subjectProgram behind, "name-server"],
       benchRts = [],
       benchIgnores = [],
       benchBounds = const bounds,
@@ -44,6 +44,7 @@ behind = Subject "behind" "nginx-static" CProgram
 cases :: Plan -> [Case]
 cases plan =
   [getting (max 100 (round (planDuration plan * 500))) mode subject | (mode, subject) <- [("get", weft), ("get", go), ("http-client", weft), ("http-client", ghc)]]
+    ++ [lookingUp subject | subject <- [weft, go]]
     ++ [trialCase selfMeasured (Trial weft [T.unpack mode, show dials] 1 (modeParams mode)) | (mode, _, _) <- diallings]
     ++ [trialCase selfMeasured (Trial subject ["await", show forks] 1 (modeParams "await")) | subject <- [weft, ghc]]
   where
@@ -58,6 +59,14 @@ getting each mode subject =
     root <- behindFolder env
     withServerOn (clientCores env 1) env 1 behind ["--root", root] $ \server -> do
       program <- subjectProgramWith env 1 subject [T.unpack mode, show (serverPort server), show size, show connections, show each]
+      withChild env program (selfMeasured env)
+
+-- | 10,000 look-ups of 1,000 names, a hundred at once. The name server has the other cores.
+lookingUp :: Subject -> Case
+lookingUp subject =
+  timedCase subject (modeParams "names") $ \env ->
+    withServerOn (clientCores env 1) env 1 (Subject "names" "name-server" CProgram) [] $ \server -> do
+      program <- subjectProgramWith env 1 subject ["names", show (serverPort server), "10000", "100"]
       withChild env program (selfMeasured env)
 
 connections, size :: Int
@@ -84,6 +93,7 @@ bounds =
   [ atMost "GET of 1 KiB, CPU: weft / go-http" (cpu "weft" "get" `Over` cpu "go-http" "get") 0.6,
     atMost "GET of 1 KiB by http-client, CPU: weft / ghc" (cpu "weft" "http-client" `Over` cpu "ghc" "http-client") 0.9
   ]
+    ++ [atMost "looking a name up, CPU: weft / go-http" (on "weft" (modeParams "names") "cpu_us_per_op" `Over` on "go-http" (modeParams "names") "cpu_us_per_op") 1]
     ++ [atMost ("dial, " <> what) (on "weft" (modeParams mode) "late_us") limit | (mode, what, limit) <- diallings]
     ++ [atMost "fork and await, CPU: weft / ghc" (forked "weft" `Over` forked "ghc") 1.3]
   where
