@@ -3,6 +3,7 @@
 -- of other projects.
 module Main (main) where
 
+import qualified Spec.Chains as Chains
 import qualified Spec.Cuts as Cuts
 import qualified Spec.Exchange as Exchange
 import qualified Spec.Gone as Gone
@@ -16,4 +17,4 @@ import Test.Tasty (testGroup)
 import Weft.Test.Main (defaultMain)
 
 main :: IO ()
-main = defaultMain (testGroup "HTTP client" [Parser.tests, Exchange.tests, Cuts.tests, Peers.tests, Proxy.tests, Gone.tests, Upgrades.tests, Shared.tests, Urls.tests])
+main = defaultMain (testGroup "HTTP client" [Parser.tests, Exchange.tests, Cuts.tests, Peers.tests, Proxy.tests, Chains.tests, Gone.tests, Upgrades.tests, Shared.tests, Urls.tests])

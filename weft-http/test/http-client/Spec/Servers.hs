@@ -6,6 +6,11 @@ module Spec.Servers
     withCertificate,
     withH2o,
     withPython,
+
+    -- * Reverse proxies
+    withNginxProxy,
+    withHaproxy,
+    withCaddy,
   )
 where
 
@@ -108,6 +113,62 @@ withH2o act = do
         ["listen:", "  host: 127.0.0.1", "  port: " <> show port, "num-threads: 1", "hosts:", "  default:", "    paths:", "      /:", "        file.dir: " <> folder </> "files"]
       bracket (spawned folder program ["-c", folder </> "configuration"]) (\p -> terminateProcess p >> void (waitForProcess p)) $ \_ -> do
         eventually "h2o does not listen" (listens port)
+        act port
+
+-- | Run a test with the port of nginx, or of another proxy, before that port.
+withNginxProxy, withHaproxy, withCaddy :: Int -> (Int -> IO a) -> IO a
+withNginxProxy to = proxying ["/usr/sbin/nginx", "/usr/local/sbin/nginx"] (\file -> ["-c", file]) $ \port folder ->
+  unlines
+    [ "daemon off; master_process off; pid " <> folder <> "/pid; error_log " <> folder <> "/errors crit;",
+      "events { worker_connections 1024; }",
+      "http {",
+      "  access_log off; client_max_body_size 100m;",
+      unlines ["  " <> kind <> "_temp_path " <> folder <> "/" <> kind <> ";" | kind <- ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]],
+      "  upstream there { server 127.0.0.1:" <> show to <> "; keepalive 16; }",
+      "  server {",
+      "    listen 127.0.0.1:" <> show port <> ";",
+      "    location / { proxy_pass http://there; proxy_http_version 1.1; proxy_set_header Connection ''; }",
+      "  }",
+      "}"
+    ]
+withHaproxy to = proxying ["/usr/sbin/haproxy", "/usr/local/sbin/haproxy"] (\file -> ["-db", "-f", file]) $ \port _ ->
+  unlines
+    [ "global",
+      "  maxconn 1000",
+      "defaults",
+      "  mode http",
+      "  timeout connect 10s",
+      "  timeout client 60s",
+      "  timeout server 60s",
+      "frontend here",
+      "  bind 127.0.0.1:" <> show port,
+      "  default_backend there",
+      "backend there",
+      "  server one 127.0.0.1:" <> show to
+    ]
+withCaddy to = proxying ["/usr/bin/caddy", "/usr/local/bin/caddy"] (\file -> ["run", "--adapter", "caddyfile", "--config", file]) $ \port folder ->
+  unlines
+    [ "{",
+      "  admin off",
+      "  auto_https off",
+      "  storage file_system " <> folder,
+      "}",
+      "http://127.0.0.1:" <> show port <> " {",
+      "  reverse_proxy 127.0.0.1:" <> show to,
+      "}"
+    ]
+
+-- | A server that is one of these files, its arguments with that of its configuration, and what this says.
+proxying :: [FilePath] -> (FilePath -> [String]) -> (Int -> FilePath -> String) -> (Int -> IO a) -> IO a
+proxying programs arguments text act = do
+  found <- filterM doesFileExist programs
+  case found of
+    [] -> skip (last (words (map (\c -> if c == '/' then ' ' else c) (concat (take 1 programs)))) <> " is not installed")
+    program : _ -> withFolder $ \folder -> do
+      port <- freePort
+      writeFile (folder </> "configuration") (text port folder)
+      bracket (spawned folder program (arguments (folder </> "configuration"))) (\p -> terminateProcess p >> void (waitForProcess p)) $ \_ -> do
+        eventually (program <> " does not listen") (listens port)
         act port
 
 -- | Run a test with the port of Python's server of files, which has a file @page@.
