@@ -71,20 +71,20 @@ checks =
     \client u -> says client (Request "POST" (u "/known") [] (BytesBody (C.replicate 2000000 'x' <> "end"))) "POST /known 2000003 end",
     \client u -> do
       left <- newIORef (replicate 20 (C.replicate 100000 'y') <> ["end", ""])
-      let next = atomicModifyIORef' left (\pieces -> (drop 1 pieces, head (pieces <> [""])))
+      let next = atomicModifyIORef' left (\pieces -> (drop 1 pieces, mconcat (take 1 pieces)))
       says client (Request "PUT" (u "/streamed") [] (StreamBody Nothing next)) "PUT /streamed 2000003 end",
     \client u -> says client (Request "POST" (u "/expected") [("Expect", "100-continue")] (BytesBody "small end")) "POST /expected 9 end",
     \client u -> says client (Request "DELETE" (u "/thing") [] EmptyBody) "DELETE /thing 0 ",
-    \client u -> (answerBody <$> ask client (getRequest (u "/large"))) >>= \body -> assertBool "another body" (body == large),
-    \client u -> (answerBody <$> ask client (getRequest (u "/stream"))) >>= \body -> assertBool "another body" (body == C.replicate 3000000 's'),
-    \client u -> (answerBody <$> ask client (getRequest (u "/slow"))) >>= (@?= "one two three"),
+    \client u -> ask client (getRequest (u "/large")) >>= \answer -> assertBool "another body" (answerBody answer == large),
+    \client u -> ask client (getRequest (u "/stream")) >>= \answer -> assertBool "another body" (answerBody answer == C.replicate 3000000 's'),
+    \client u -> says client (getRequest (u "/slow")) "one two three",
     \client u -> do
       answer <- ask client (Request "HEAD" (u "/large") [] EmptyBody)
       (statusCode (answerStatus answer), answerBody answer) @?= (200, "")
       -- A length, if one is told, is that of the body.
       maybe (pure ()) (@?= C.pack (show (B.length large))) (lookup hContentLength (answerFields answer)),
-    \client u -> (statusCode . answerStatus <$> ask client (getRequest (u "/nothing"))) >>= (@?= 204),
-    \client u -> (statusCode . answerStatus <$> ask client (Request "GET" (u "/unchanged") [(hIfNoneMatch, "\"one\"")] EmptyBody)) >>= (@?= 304),
+    \client u -> ask client (getRequest (u "/nothing")) >>= (@?= noContent204) . answerStatus,
+    \client u -> ask client (Request "GET" (u "/unchanged") [(hIfNoneMatch, "\"one\"")] EmptyBody) >>= (@?= notModified304) . answerStatus,
     \client u -> do
       answer <- ask client (getRequest (u "/fail"))
       (statusCode (answerStatus answer), answerBody answer, lookup "X-Why" (answerFields answer)) @?= (500, "failed as asked", Just "asked to"),
@@ -95,7 +95,7 @@ checks =
     \client u -> forM_ [1 .. 20 :: Int] $ \n -> says client (getRequest (u ("/again?" <> C.pack (show n)))) ("GET /again?" <> C.pack (show n) <> " 0 ")
   ]
   where
-    says client asked expected = (answerBody <$> ask client asked) >>= (@?= expected)
+    says client asked expected = ask client asked >>= (@?= expected) . answerBody
 
 -- | The application fails within its response.
 cutOff :: Client -> (B.ByteString -> Url) -> Assertion
