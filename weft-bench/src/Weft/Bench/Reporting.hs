@@ -17,13 +17,13 @@ import Data.ByteString.Builder (Builder, toLazyByteString)
 import Data.List (isPrefixOf, isSuffixOf, nub, sort)
 import Data.Text (Text)
 import qualified Data.Text as T
+import qualified Data.Text.Encoding as T
 import qualified Data.Text.IO as T
 import GHC.IO.Exception (IOException (ioe_description, ioe_filename))
 import Options.Applicative
 import System.Directory (doesDirectoryExist, doesFileExist, listDirectory)
 import System.Exit (ExitCode (..), exitWith)
 import System.FilePath (makeRelative, takeDirectory, (</>))
-import System.IO (IOMode (ReadMode), hSetEncoding, utf8, withFile)
 import Weft.Bench.Compare
 import Weft.Bench.Readme
 import Weft.Bench.Report
@@ -34,6 +34,7 @@ import Weft.Tools.Output (sameFile, writeText)
 import Weft.Tools.StandardError (reportText)
 import Weft.Tools.Subcommand (Subcommand, subcommand)
 
+import Weft.WholeFile (readTextFile)
 -- | The three subcommands of @weft-bench@, given the list of benchmarks.
 reportingCommands :: [Benchmark] -> [Subcommand]
 reportingCommands registry = [reportCommand (registry <> [urlLoad]), compareCommand, readmeCommand registry]
@@ -147,7 +148,7 @@ refuse :: Text -> IO a
 refuse message = reportText ("weft-bench: " <> message) >> exitWith (ExitFailure 2)
 
 reading :: FilePath -> IO Text
-reading file = withFile file ReadMode $ \handle -> hSetEncoding handle utf8 >> T.hGetContents handle >>= \text -> T.length text `seq` pure text
+reading file = readTextFile file >>= either (const (ioError (userError (file <> " is not UTF-8")))) pure . T.decodeUtf8'
 
 -- | The earlier file stays until the new one is whole.
 writing :: FilePath -> Text -> IO ()

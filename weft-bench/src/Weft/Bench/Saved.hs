@@ -34,6 +34,7 @@ import Weft.Bench.Types
 
 -- | One benchmark's result.
 data Saved = Saved
+import Weft.WholeFile (readWholeFile)
   { savedBench :: !Text,
     -- | Properties of the machine by name.
     savedMachine :: ![(Text, Text)],
@@ -63,7 +64,9 @@ data SavedBound = SavedBound
 
 -- | The results of a file.
 readKept :: FilePath -> IO (Either Text [Saved])
-readKept file = either (Left . ((T.pack file <> ": ") <>)) Right . decodeSaved <$> L.readFile file
+readKept file = either (Left . ((T.pack file <> ": ") <>)) Right . decodeSaved . L.fromStrict <$> readWholeFile resultLimit file
+  where
+    resultLimit = 268435456
 
 -- | The results of several files, or an error for the first file without results.
 readAll :: [FilePath] -> IO (Either Text [Saved])
