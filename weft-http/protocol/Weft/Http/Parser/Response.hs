@@ -183,15 +183,15 @@ fieldSection limits bytes = go 0 [] (Framing 0 (-1) False)
     field count acc framing@(Framing flags len coded) next (Known tag name) value = case tag of
       Connection -> plain (Framing (flags .|. (connectionFlags value .&. (flagClose .|. flagKeepAlive))) len coded)
       ContentLength
-        | given < 0 || (len >= 0 && len /= given) -> SectionInvalid BadFraming
-        | len >= 0 -> go (count + 1) acc framing next
+        -- RFC 9110, 8.6: several, equal or not, and lists may be refused, and are in requests too.
+        | given < 0 || len >= 0 -> SectionInvalid BadFraming
         | otherwise -> go (count + 1) ((name, canonical) : acc) (Framing flags given coded) next
         where
-          given = sameLength value
-          -- One number, without zeros in front, is passed on as it is.
+          given = decimal value
+          -- Zeros in front are not passed on.
           canonical
-            | B.all isDigit value && (B.length value == 1 || byteAt value 0 /= 48) = value
-            | otherwise = C.pack (show given)
+            | B.length value > 1 && byteAt value 0 == 48 = C.pack (show given)
+            | otherwise = value
       TransferEncoding
         | CI.mk value /= "chunked" -> SectionInvalid OtherCoding
         | coded -> SectionInvalid BadFraming
@@ -199,16 +199,6 @@ fieldSection limits bytes = go 0 [] (Framing 0 (-1) False)
       _ -> plain framing
       where
         plain said = go (count + 1) ((name, value) : acc) said next
-
--- | The length that all members of the list have; -1 if it is malformed or they differ.
-sameLength :: ByteString -> Int
-sameLength value
-  | one >= 0 = one
-  | otherwise = case map (decimal . trimBlanks) (C.split ',' value) of
-    len : others | all (== len) others -> len
-    _ -> -1
-  where
-    one = decimal value
 
 -- | The result of parsing a trailer section.
 data TrailerOutcome
