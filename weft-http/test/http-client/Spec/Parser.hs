@@ -56,7 +56,7 @@ tests =
         whole False (ok <> fields 19 <> "Content-Length: 0\r\n\r\n") @?= Whole 200 True "" [] ""
         whole False (ok <> fields 20 <> "Content-Length: 0\r\n\r\n") @?= Refused TooManyFields
         whole False (ok <> "A: " <> C.replicate 1024 'x') @?= Refused TooManyFields
-        whole False (C.replicate 1025 'x') @?= Refused TooManyFields
+        whole False ("HTTP/1.1 200 " <> C.replicate 1024 'x') @?= Refused TooManyFields
         whole False (chunkedThen (fields 20 <> "\r\n")) @?= Whole 200 True "" (replicate 20 ("A", "b")) ""
         whole False (chunkedThen (fields 21 <> "\r\n")) @?= Refused TooManyFields
         whole False (chunkedThen ("A: " <> C.replicate 1024 'x')) @?= Refused TooManyFields
@@ -93,6 +93,9 @@ malformed =
         "HTTP/1.10 200 OK\r\n\r\n",
         "HTTP/1,1 200 OK\r\n\r\n",
         "SSH-2.0-OpenSSH_9.2\r\n",
+        "SSH-2.0-OpenSSH_9.2",
+        "HTTQ",
+        "\0",
         "HTTP 200 OK\r\n\r\n",
         "\r\n\r\n"
       ]

@@ -94,9 +94,11 @@ data ResponseOutcome
   deriving (Eq, Show)
 
 -- | Parse a head, part of which was parsed before; the string begins with that part. The second argument says whether
--- the request was HEAD. Of the limits, those on heads and on fields count; the status line belongs to the head.
+-- the request was HEAD. What cannot become a status line is invalid from its first byte on. Of the limits, those on
+-- heads and on fields count; the status line belongs to the head.
 resumeResponse :: Limits -> Bool -> Resume -> ByteString -> ResponseOutcome
 resumeResponse limits toHead (Resume searched _) bytes
+  | not (B.take 5 bytes `B.isPrefixOf` "HTTP/") = ResponseInvalid NoStatusLine
   | lineFeedFrom bytes searched < 0 = if tooLong limits (B.length bytes) then ResponseInvalid TooManyFields else ResponseIncomplete (Resume (B.length bytes) 0)
   | otherwise = case lineAt limits bytes 0 of
     Unfinished -> ResponseIncomplete (Resume (B.length bytes) 0)
@@ -122,7 +124,7 @@ tooLong limits n = n > limitHead limits
 -- reason may be missing.
 statusLine :: Limits -> Bool -> ByteString -> Int -> Int -> ResponseOutcome
 statusLine limits toHead bytes feed next
-  | end < 12 || byteAt bytes end /= 13 || not ("HTTP/" `B.isPrefixOf` bytes) = ResponseInvalid NoStatusLine
+  | end < 12 || byteAt bytes end /= 13 = ResponseInvalid NoStatusLine
   | not (isDigit (byteAt bytes 5) && byteAt bytes 6 == 46 && isDigit (byteAt bytes 7) && byteAt bytes 8 == 32) = ResponseInvalid NoStatusLine
   | byteAt bytes 5 /= 49 = ResponseInvalid OtherVersion
   | status < 100 || (end > 12 && byteAt bytes 12 /= 32) || not (B.all isFieldByte reason) = ResponseInvalid NoStatusLine
