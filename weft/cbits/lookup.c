@@ -4,6 +4,7 @@
 #define CARES_NO_DEPRECATED
 #include <ares.h>
 #include <arpa/inet.h>
+#include <errno.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -14,14 +15,15 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-enum { FAMILIES = 2, MOST_ADDRESSES = 64, MOST_DOMAINS = 16, PENDING = -1 };
+/* NO_DESCRIPTORS is no status of c-ares, which tells a socket that it cannot open from none only by errno. */
+enum { FAMILIES = 2, MOST_ADDRESSES = 64, MOST_DOMAINS = 16, PENDING = -1, NO_DESCRIPTORS = 1000 };
 
 struct wanted {
   int fd, modes; /* 1: to read, 2: to write */
 };
 
 struct answer {
-  int status; /* PENDING, or that of c-ares */
+  int status; /* PENDING, NO_DESCRIPTORS, or that of c-ares */
   int count;
   unsigned char addresses[MOST_ADDRESSES][16];
 };
@@ -64,6 +66,9 @@ static void note_socket(void *data, ares_socket_t fd, int readable, int writable
   }
 }
 
+/* Whether a call since errno was 0 found no descriptor left. */
+static int no_descriptors(void) { return errno == EMFILE || errno == ENFILE; }
+
 static void clear_domains(struct weft_lookup *l) {
   while (l->domain_count > 0) free(l->domains[--l->domain_count]);
 }
@@ -103,8 +108,18 @@ static void read_search(struct weft_lookup *l) {
   }
 }
 
+/* Closes its sockets. */
+void weft_lookup_free(struct weft_lookup *l) {
+  ares_destroy(l->channel);
+  clear_domains(l);
+  free(l->sockets);
+  free(l);
+}
+
 /* A new look-up, with the settings of resolv.conf except those that are given: servers as ares_set_servers_ports_csv
- * takes them or NULL, TCP only or not, milliseconds until a server is asked again and how often, or 0. */
+ * takes them or NULL, TCP only or not, milliseconds until a server is asked again and how often, or 0.
+ *
+ * c-ares takes a resolv.conf that it cannot open for one with nothing in it, and would then ask a server on this host. */
 int weft_lookup_new(const char *servers, int tcp, int timeout, int tries, struct weft_lookup **out) {
   struct ares_options o;
   int mask = ARES_OPT_SOCK_STATE_CB | ARES_OPT_FLAGS, status;
@@ -122,28 +137,24 @@ int weft_lookup_new(const char *servers, int tcp, int timeout, int tries, struct
 #ifdef ARES_OPT_QUERY_CACHE
   mask |= ARES_OPT_QUERY_CACHE; /* of no time: none */
 #endif
+  errno = 0;
   status = ares_init_options(&l->channel, &o, mask);
   if (status != ARES_SUCCESS) {
-    free(l);
-    return status;
-  }
-  if (servers) status = ares_set_servers_ports_csv(l->channel, servers);
-  if (status != ARES_SUCCESS) {
-    ares_destroy(l->channel);
+    if (no_descriptors()) status = NO_DESCRIPTORS;
     free(l);
     return status;
   }
   read_search(l);
+  if (no_descriptors())
+    status = NO_DESCRIPTORS;
+  else if (servers)
+    status = ares_set_servers_ports_csv(l->channel, servers);
+  if (status != ARES_SUCCESS) {
+    weft_lookup_free(l);
+    return status;
+  }
   *out = l;
   return ARES_SUCCESS;
-}
-
-/* Closes its sockets. */
-void weft_lookup_free(struct weft_lookup *l) {
-  ares_destroy(l->channel);
-  clear_domains(l);
-  free(l->sockets);
-  free(l);
 }
 
 /* Whether it is as it was when it was new: nothing is pending, and no socket is open. */
@@ -169,6 +180,10 @@ int weft_lookup_next_server(struct weft_lookup *l) {
   return done;
 }
 
+static int failure(int status) {
+  return no_descriptors() && (status == ARES_ECONNREFUSED || status == ARES_ETIMEOUT) ? NO_DESCRIPTORS : status;
+}
+
 static void take4(void *data, int status, int timeouts, unsigned char *reply, int length) {
   struct answer *a = data;
   (void)timeouts;
@@ -179,7 +194,7 @@ static void take4(void *data, int status, int timeouts, unsigned char *reply, in
     if (status == ARES_SUCCESS)
       for (i = 0; i < n; i++) memcpy(a->addresses[a->count++], &found[i].ipaddr, 4);
   }
-  a->status = status;
+  a->status = failure(status);
 }
 
 static void take6(void *data, int status, int timeouts, unsigned char *reply, int length) {
@@ -192,7 +207,7 @@ static void take6(void *data, int status, int timeouts, unsigned char *reply, in
     if (status == ARES_SUCCESS)
       for (i = 0; i < n; i++) memcpy(a->addresses[a->count++], &found[i].ip6addr, 16);
   }
-  a->status = status;
+  a->status = failure(status);
 }
 
 /* Ask for the addresses of a name, as it is, of the families: 1 IPv4, 2 IPv6, 3 both at once. Nothing may be pending. */
@@ -202,6 +217,7 @@ void weft_lookup_ask(struct weft_lookup *l, const char *name, int families) {
     l->answers[i].status = families & (1 << i) ? PENDING : ARES_ENODATA;
     l->answers[i].count = 0;
   }
+  errno = 0;
   if (families & 2) ares_query(l->channel, name, 1, 28, take6, &l->answers[1]);
   if (families & 1) ares_query(l->channel, name, 1, 1, take4, &l->answers[0]);
 }
@@ -227,5 +243,6 @@ int64_t weft_lookup_timeout(struct weft_lookup *l) {
 
 /* Go on with these sockets (-1: none), and with queries whose time is over. Any socket may be closed. */
 void weft_lookup_process(struct weft_lookup *l, int readable, int writable) {
+  errno = 0;
   ares_process_fd(l->channel, readable < 0 ? ARES_SOCKET_BAD : readable, writable < 0 ? ARES_SOCKET_BAD : writable);
 }

@@ -32,11 +32,10 @@ client =
         due <- deadlineIn (seconds 100)
         forM_ ["HTTP/1.1 200 OK\nContent-Length: 2\n\nhi", "HTTP/1.1 200\nContent-Length: 2\r\n\nhi", "HTTP/1.1 200 OK\r\nContent-Length: 4\n\r\n\n\nhi"] $ \begins ->
           refused due begins,
-      testCase "lengths that contradict each other are no HTTP; repetitions are" $ do
+      testCase "several lengths are no HTTP, equal or not" $ do
         due <- deadlineIn (seconds 100)
-        forM_ ["Content-Length: 2\r\nContent-Length: 4\r\n", "Content-Length: 4, 2\r\n", "Content-Length: 4,\r\n"] $ \fields -> refused due ("HTTP/1.1 200 OK\r\n" <> fields <> "\r\nhihi")
-        forM_ ["Content-Length: 4\r\ncontent-length: 4\r\n", "Content-Length: 4, 4\r\n"] $ \fields ->
-          measured due ("HTTP/1.1 200 OK\r\n" <> fields <> "\r\nhihi") [] (pure ()) >>= (@?= (200, 4, Kept)),
+        forM_ ["Content-Length: 2\r\nContent-Length: 4\r\n", "Content-Length: 4\r\ncontent-length: 4\r\n", "Content-Length: 4, 4\r\n", "Content-Length: 4,\r\n"] $ \fields ->
+          refused due ("HTTP/1.1 200 OK\r\n" <> fields <> "\r\nhihi"),
       testCase "the time limit holds while bytes come without a pause" $ do
         due <- deadlineIn (milliseconds 30)
         -- Each piece takes a millisecond.
@@ -61,6 +60,7 @@ client =
       r <- try (measured due begins [] (pure ()))
       case errorCause <$> either Just (const Nothing) r of
         Just (NotHttp _) -> pure ()
+        Just (OtherProtocol _) -> pure ()
         other -> assertFailure (show (begins, other))
     plain size = "HTTP/1.1 200 OK\r\nContent-Length: " <> B.pack (show (size :: Int)) <> "\r\n\r\n"
     bodies =

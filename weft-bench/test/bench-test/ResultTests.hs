@@ -65,6 +65,16 @@ results =
       testCase "other files are refused" $
         forM_ ["", "{}", "[1]", "{\"bench\": 3}", "# A text"] $ \document ->
           either (\why -> assertBool (T.unpack why) ("not a result of weft-bench: " `T.isPrefixOf` why)) (const (assertFailure (show document))) (decodeSaved document),
+      testCase "are judged by other bounds than they were saved with, without the runs that have failed" $ do
+        let bound = atMost "a < 2 b" (on "weft" sixtyFour "cpu_us_per_op" `Over` on "c-epoll" sixtyFour "cpu_us_per_op")
+            measured = (kept [run "weft" sixtyFour "cpu_us_per_op" [10, 10, 10], run "c-epoll" sixtyFour "cpu_us_per_op" [5, 5, 5]]) {savedBounds = [SavedBound "old" Nothing 1 (Just True) ""]}
+            judgedBy limits r = [(savedBoundName b, savedFigure b, savedLimit b, savedHolds b) | b <- savedBounds (rejudged (map bound limits) r)]
+            broken params = measured {savedFailures = [SavedFailure "weft" params "it crashed"]}
+        judgedBy [3, 1] measured @?= [("a < 2 b", Just 2, 3, Just True), ("a < 2 b", Just 2, 1, Just False)]
+        judgedBy [] measured @?= []
+        judgedBy [3] (broken ["connections=64"]) @?= []
+        judgedBy [3] (rejudged [bound 1] measured) {savedRuns = []} @?= [("a < 2 b", Nothing, 3, Nothing)]
+        judgedBy [3] (broken ["connections=400"]) @?= judgedBy [3] measured,
       testCase "a comparison of two compilers says so, and gives changes in tenths of a per cent" $ do
         let text = renderComparison [savedBy "9.6.6" [run "weft" sixtyFour "cpu_us_per_op" (replicate 4 10)]] [savedBy "9.10.3" [run "weft" sixtyFour "cpu_us_per_op" (replicate 4 9)]]
         forM_ ["not the same machine, kernel or compiler: 2 cores, A & B, GHC 9.6.6, Linux 6.1.0; 2 cores, A & B, GHC 9.10.3, Linux 6.1.0", "10.0 -> 9.00  -10.0 %"] $ \part ->
@@ -145,7 +155,7 @@ results =
         [withUnit metric v | (metric, v) <- [("p99_us", 85428), ("p99_us", 3e6), ("p50_us", 12.5), ("ns_per_op", 2854), ("max_rss_mb", 9700), ("wall_s", 52), ("rss_bytes_per_idle", 3539), ("ops_per_s", 52959), ("mb_per_s", 480)]]
           @?= ["85.4 ms", "3.00 s", "12.5 \181s", "2.85 \181s", "9.70 GB", "52.0 s", "3,539 bytes", "52,959/s", "480 MB/s"],
       testCase "what several peers have in common is said once" $ do
-        let failing = (kept sample) {savedFailures = [("kernel", "no root"), ("smoltcp", "no root"), ("kernel", "no root")]}
+        let failing = (kept sample) {savedFailures = [SavedFailure subject [] "no root" | subject <- ["kernel", "smoltcp", "kernel"]]}
             text = figuresSection AllRows "doc" [failing]
         assertBool (T.unpack text) ("Missing: go (pong): no go-pong; kernel, smoltcp (pong): no root." `T.isInfixOf` text),
       testCase "bounds without a verdict have marks of their own" $ do

@@ -10,6 +10,7 @@ module Bytes
     get,
     post,
     postOf,
+    wrongLengths,
     trailers,
     content,
     end,
@@ -79,6 +80,10 @@ post n = headers n False (request "POST" [])
 -- | A POST that declares its length.
 postOf :: Int -> Int -> ByteString
 postOf n size = headers n False (request "POST" [("content-length", B8.pack (show size))])
+
+-- | Values of @content-length@ that no message may have; the last two are 2^63 and 2^64 + 3.
+wrongLengths :: [ByteString]
+wrongLengths = ["", "-3", "+3", " 3 ", "0x3", "3,", "3, 3", "9223372036854775808", "18446744073709551619"]
 
 trailers :: Int -> ByteString
 trailers n = headers n True [("x-sum", "1")]

@@ -274,6 +274,7 @@ addresses program =
                 ("redirect", "/a*=https://b.example*", "/old=/new"),
                 ("trusted-proxy", "10.0.0.0/99", "10.0.0.0/8"),
                 ("proxy-protocol", "maybe", "optional"),
+                ("proxy-half-closed", "-1", "at least 0"),
                 ("cors-origin", "example.org", "https://example.org"),
                 ("compress-type", "text", "text/css"),
                 ("compress-type", "text/c*", "*+json"),

@@ -17,6 +17,7 @@ import qualified Insight
 import qualified Listening
 import qualified ManualPage
 import qualified Measuring
+import qualified NamedFiles
 import qualified Names
 import Network.Socket (PortNumber)
 import Network.Socket.ByteString (recv, sendAll)
@@ -50,7 +51,7 @@ main = do
   there <- doesFileExist program
   unless there (ioError (userError ("no program at " <> program <> ": scripts/build weft makes it")))
   bracket site removePathForcibly $ \folder ->
-    defaultMain (testGroup "weft" [serving program folder, Operating.tests program, ManualPage.tests program, Answering.tests program, Behind.tests program, Measuring.tests program, Passwords.tests program, Listening.tests program, NotReading.tests program, Secured.tests program, Names.tests program, Sites.tests program, Proxied.tests program, Ruled.tests program, Insight.tests program folder, Controlled.tests program, Userland.tests program folder, refusing program folder, doctor program])
+    defaultMain (testGroup "weft" [serving program folder, Operating.tests program, ManualPage.tests program, Answering.tests program, Behind.tests program, Measuring.tests program, Passwords.tests program, Listening.tests program, NotReading.tests program, Secured.tests program, Names.tests program, NamedFiles.tests program, Sites.tests program, Proxied.tests program, Ruled.tests program, Insight.tests program folder, Controlled.tests program, Userland.tests program folder, refusing program folder, doctor program])
 
 -- | A folder to serve.
 site :: IO FilePath

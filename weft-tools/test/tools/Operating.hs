@@ -370,7 +370,7 @@ tests program =
         assertBool out ("/nonexistent does not exist" `isInfixOf` out)
     ]
   where
-    flags = words "config check version host port listen https-redirect proxy-protocol trusted-proxy no-http2 h2c certificate key client-ca client-ca-optional tls-min cores backend index listing clean-urls header type error-page fallback redirect compress compress-type cors-origin allow deny methods rate max-body basic-auth cache kept-files trust head-timeout timeout keep-alive keep-alive-requests connections connections-per-address max-target max-head max-fields send-buffer drain log log-format metrics metrics-listen watchdog no-healthz"
+    flags = words "config check version host port listen https-redirect proxy-protocol trusted-proxy no-http2 h2c certificate key client-ca client-ca-optional tls-min cores backend index listing clean-urls header type error-page fallback redirect proxy-half-closed compress compress-type cors-origin allow deny methods rate max-body basic-auth cache kept-files trust head-timeout timeout keep-alive keep-alive-requests connections connections-per-address max-target max-head max-fields send-buffer drain log log-format metrics metrics-listen watchdog no-healthz"
     run folder options = weft program [] (["serve", folder, "--config", folder </> "weft.yaml"] <> options)
     -- strace is the grandchild (-D), so that the program is the process that is killed. With threads for files, openat2
     -- is a system call that strace sees.

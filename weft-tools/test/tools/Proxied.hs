@@ -4,11 +4,14 @@
 module Proxied (tests) where
 
 import Answering (serving)
+import Control.Concurrent (threadDelay)
 import Control.Exception (bracket)
 import Control.Monad
 import qualified Data.ByteString.Char8 as B
 import Data.IORef
 import Data.List (nub, sort)
+import Network.Socket (ShutdownCmd (ShutdownSend), shutdown)
+import Network.Socket.ByteString (sendAll)
 import Operating (config, inFolder, selfSigned)
 import System.Exit (ExitCode (..))
 import System.FilePath ((</>))
@@ -104,6 +107,15 @@ tests program =
         (code', out') <- outcome program [] ["serve", folder, "--check", "--proxy-check", "/health"]
         code' @?= ExitFailure 2
         contains out' "needs --proxy",
+      testCase "--proxy-half-closed: a client that has ended its direction gets an answer that comes after the usual second" . inFolder $ \folder ->
+        withPeer (\_ c -> hearRequest c >> threadDelay 1500000 >> say c "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlate") $ \a -> do
+          config folder ["proxy: ['/=" <> at a <> "']", "proxy-half-closed: 300"]
+          weft program [] ["serve", "--config", folder </> "weft.yaml", "--port", "0"] $ \p -> do
+            port <- portOf p
+            connected port $ \s -> do
+              sendAll s (request "GET" "/" "close")
+              shutdown s ShutdownSend
+              recvAll s >>= answered 200 "late",
       testCase "an upgrade is passed on" . inFolder $ \folder -> do
         let switching c = do
               void (hearRequest c)

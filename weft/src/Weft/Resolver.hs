@@ -51,7 +51,8 @@ import qualified Data.ByteString as B
 import Data.Char (isControl, isDigit, isSpace)
 import Data.IORef
 import Data.List (intercalate, nub)
-import GHC.IO.Exception (IOException (ioe_description))
+import Foreign.C.Error (Errno (..), eMFILE, eNFILE)
+import GHC.IO.Exception (IOException (ioe_description, ioe_errno))
 import Network.Socket (AddrInfo (..), AddrInfoFlag (..), Family (..), PortNumber, SockAddr (..), SocketType (Stream))
 import qualified Network.Socket as N
 import System.IO.Unsafe (unsafePerformIO)
@@ -62,6 +63,7 @@ import Weft.Resolver.Names
 import Weft.Resolver.Query
 import Weft.Resolver.Shared
 import Weft.Sys (forkGeneration, now)
+import Weft.WholeFile (readTextFile)
 
 -- | How names are looked up, and the look-ups in progress.
 data Resolver = Resolver
@@ -169,6 +171,7 @@ inWords reason = case reason of
   BadName -> "this is neither a name nor an address"
   NoSuchService -> "there is no such service"
   DeadlinePassed -> "it could not be looked up in time"
+  NoDescriptors -> "it could not be looked up without a descriptor: too many open files"
   OtherReason text -> text
 
 -- Looking up -------------------------------------------------------------------------
@@ -216,10 +219,19 @@ resolveService service
     case found of
       Right (AddrInfo {addrAddress = SockAddrInet port _} : _) -> pure port
       Right _ -> none
-      Left e -> const none (e :: IOException)
+      Left e -> const (throwIO . ResolveError service =<< unlessWithout NoSuchService) (e :: IOException)
   where
     number = read service :: Integer
     none = throwIO (ResolveError service NoSuchService)
+
+-- | The reason for a failure of the system's function, which does not say that it lacked descriptors.
+unlessWithout :: Reason -> IO Reason
+unlessWithout reason = either without (const reason) <$> try (bracket (N.socket AF_UNIX Stream 0) N.close pure)
+  where
+    without e = if lacksDescriptors e then NoDescriptors else reason
+
+lacksDescriptors :: IOException -> Bool
+lacksDescriptors e = fmap Errno (ioe_errno e) `elem` [Just eMFILE, Just eNFILE]
 
 withPort :: PortNumber -> SockAddr -> SockAddr
 withPort port address = case address of
@@ -254,14 +266,13 @@ fromHosts r families name = case resolverHosts (resolverSettings r) of
     hosts <- case before of
       Just (until', hosts) | t < until' -> pure hosts
       _ -> do
-        -- A file that cannot be read has no names.
-        hosts <- parseHosts . either nothing id <$> try (B.readFile path)
+        -- A file that cannot be read has no names, unless it can be read later.
+        hosts <- try (readTextFile path) >>= either unread (pure . parseHosts)
         again <- deadlineIn (seconds 5)
         hosts <$ writeIORef (resolverHostsRead r) (Just (again, hosts))
     nub . concat <$> mapM (literal families) (lookupHosts name hosts)
   where
-    nothing :: IOException -> B.ByteString
-    nothing _ = B.empty
+    unread e = if lacksDescriptors e then throwIO (ResolveError name NoDescriptors) else pure (parseHosts B.empty)
 
 -- | Look a canonical name up, when there is a place.
 lookUp :: Resolver -> Families -> String -> IO [SockAddr]
@@ -316,9 +327,9 @@ fromBytes bytes = case map fromIntegral (B.unpack bytes) of
 bySystem :: Pool -> Families -> String -> IO (Either Reason [SockAddr])
 bySystem pool families name = do
   found <- try (runIn pool (N.getAddrInfo (Just hints) (Just name) Nothing))
-  pure $ case found of
-    Left e -> Left (OtherReason (ioe_description (e :: IOException)))
-    Right infos -> case nub (ofFamilies families (map addrAddress infos)) of
+  case found of
+    Left e -> Left <$> unlessWithout (OtherReason (ioe_description e))
+    Right infos -> pure $ case nub (ofFamilies families (map addrAddress infos)) of
       [] -> Left NoAddress
       addresses -> Right addresses
   where

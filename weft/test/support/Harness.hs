@@ -31,6 +31,7 @@ module Harness
     -- * What the process holds
     openDescriptors,
     noneLeftOpen,
+    withoutNew,
     liveBytes,
     settled,
     collect,
@@ -47,7 +48,7 @@ where
 
 import Control.Concurrent
 import Control.Concurrent.Async (mapConcurrently_)
-import Control.Exception (SomeException, mask_, throwIO, try)
+import Control.Exception (SomeException, bracket, mask_, throwIO, try)
 import Control.Monad (unless, void)
 import Foreign.C.Error (Errno (..))
 import GHC.Clock (getMonotonicTime)
@@ -58,6 +59,7 @@ import System.Directory (listDirectory)
 import System.Environment (lookupEnv)
 import System.IO.Unsafe (unsafePerformIO)
 import System.Mem (performMajorGC)
+import System.Posix.Resource (Resource (..), ResourceLimit (..), ResourceLimits (..), getResourceLimit, setResourceLimit)
 import Test.Tasty.HUnit
 import Text.Read (readMaybe)
 import Weft.Metrics
@@ -160,6 +162,11 @@ timed act = do
 -- | How many descriptors the process has open.
 openDescriptors :: IO Int
 openDescriptors = subtract 1 . length <$> listDirectory "/proc/self/fd"
+
+-- | Run an action while no descriptor can be opened, not even one with a number that is freed meanwhile.
+withoutNew :: IO a -> IO a
+withoutNew act = bracket (getResourceLimit ResourceOpenFiles) (setResourceLimit ResourceOpenFiles) $ \old ->
+  setResourceLimit ResourceOpenFiles old {softLimit = ResourceLimit 3} >> act
 
 -- | No more descriptors are open than before. Fewer are, if one of an earlier test was closed meanwhile.
 noneLeftOpen :: Int -> Assertion

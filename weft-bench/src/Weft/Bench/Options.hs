@@ -11,6 +11,7 @@ module Weft.Bench.Options
     optionsParser,
     furtherOptions,
     plan,
+    planOf,
     defaultPlan,
   )
 where
@@ -19,6 +20,7 @@ import Data.Maybe (fromMaybe)
 import Data.Text (Text)
 import qualified Data.Text as T
 import Options.Applicative
+import Text.Read (readMaybe)
 import Weft.Backend (backendNames)
 import Weft.Bench.Select (Wanted, readWanted)
 import Weft.Bench.Types
@@ -116,6 +118,12 @@ plan options =
       | optionQuick options = quick
       | optionFigures options = documents
       | otherwise = defaultPlan
+
+-- | The plan of a saved result, given its settings, as far as bounds depend on it.
+planOf :: [(Text, Text)] -> Plan
+planOf settings = chosen {planDuration = fromMaybe (planDuration chosen) (readMaybe . T.unpack =<< lookup "duration_s" settings)}
+  where
+    chosen = if lookup "quick" settings == Just "yes" then quick else documents
 
 -- | The default: five rounds of three seconds.
 defaultPlan :: Plan

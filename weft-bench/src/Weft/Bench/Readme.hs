@@ -300,7 +300,7 @@ missingLines results
   | otherwise = ["Missing: " <> T.intercalate "; " [who <> " (" <> T.intercalate ", " (benches who why) <> "): " <> why | (who, why) <- reasons] <> ".", ""]
   where
     found = [(T.intercalate ", " (nub [s | (s, w') <- pairs r, w' == why]), why, savedBench r) | r <- results, why <- nub (map snd (pairs r))]
-    pairs r = map reason (savedMissing r) <> savedFailures r
+    pairs r = map reason (savedMissing r) <> [(savedFailureSubject f, savedFailureMessage f) | f <- savedFailures r]
     reason text = let (who, why) = T.breakOn ": " text in (who, T.drop 2 why)
     reasons = nub [(who, why) | (who, why, _) <- found]
     benches who why = nub [bench | (who', why', bench) <- found, who' == who, why' == why]

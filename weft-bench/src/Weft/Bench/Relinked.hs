@@ -14,6 +14,7 @@ module Weft.Bench.Relinked
   )
 where
 
+import Control.Exception (try)
 import Control.Monad (forM_, when)
 import qualified Data.ByteString as B
 import qualified Data.Map.Strict as M
@@ -23,6 +24,7 @@ import qualified Data.Text as T
 import qualified Data.Text.Encoding as T
 import qualified Data.Text.Encoding.Error as T
 import qualified Data.Text.IO as T
+import GHC.IO.Exception (IOException (ioe_description))
 import Options.Applicative hiding (columns)
 import System.Directory (doesFileExist, makeAbsolute)
 import System.Environment (getEnvironment)
@@ -47,6 +49,7 @@ import Weft.Tools.Output
 import Weft.Tools.StandardError (reportText)
 import Weft.Tools.Subcommand (Subcommand, subcommand)
 import Weft.Tools.Surroundings (findProgram)
+import Weft.WholeFile (programLimit, readWholeFile)
 
 data Arguments = Arguments
   { argRounds :: !Int,
@@ -82,7 +85,7 @@ runCommand =
 measureProgram :: Arguments -> IO ()
 measureProgram arguments = do
   path <- find (argProgram arguments) >>= maybe (refuse (T.pack (argProgram arguments) <> ": no such program")) pure
-  served <- servedBy <$> B.readFile path
+  served <- try (readWholeFile programLimit path) >>= either (\e -> refuse (T.pack path <> ": " <> T.pack (ioe_description e))) (pure . servedBy)
   case served of
     ByRelink _ -> pure ()
     ByRelinkUnthreaded _ ->

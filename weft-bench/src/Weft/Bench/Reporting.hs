@@ -14,17 +14,18 @@ where
 import Control.Exception (try)
 import Control.Monad (filterM, forM, forM_, unless, when)
 import Data.ByteString.Builder (Builder, toLazyByteString)
-import Data.List (isPrefixOf, isSuffixOf, nub, sort)
+import Data.List (find, isPrefixOf, isSuffixOf, nub, sort)
 import Data.Text (Text)
 import qualified Data.Text as T
+import qualified Data.Text.Encoding as T
 import qualified Data.Text.IO as T
 import GHC.IO.Exception (IOException (ioe_description, ioe_filename))
 import Options.Applicative
 import System.Directory (doesDirectoryExist, doesFileExist, listDirectory)
 import System.Exit (ExitCode (..), exitWith)
 import System.FilePath (makeRelative, takeDirectory, (</>))
-import System.IO (IOMode (ReadMode), hSetEncoding, utf8, withFile)
 import Weft.Bench.Compare
+import Weft.Bench.Options (planOf)
 import Weft.Bench.Readme
 import Weft.Bench.Report
 import Weft.Bench.Saved
@@ -33,6 +34,7 @@ import Weft.Bench.Url (urlLoad)
 import Weft.Tools.Output (sameFile, writeText)
 import Weft.Tools.StandardError (reportText)
 import Weft.Tools.Subcommand (Subcommand, subcommand)
+import Weft.WholeFile (readTextFile)
 
 -- | The three subcommands of @weft-bench@, given the list of benchmarks.
 reportingCommands :: [Benchmark] -> [Subcommand]
@@ -101,7 +103,7 @@ readmeCommand registry =
           <*> strOption (long "figures" <> metavar "DIR" <> value "doc/figures" <> showDefault <> help "Where the results are, and the charts go")
           <*> (some (strArgument (metavar "DOCUMENT..." <> help "Documents with the markers (README.md and doc/measurements.md)")) <|> pure ["README.md", "doc/measurements.md"])
       )
-      ( progDesc "Write the tables and charts of documents from saved results"
+      ( progDesc "Write the tables and charts of documents from saved results, judged by the bounds of this program"
           <> footer
             "Example: weft-bench figures && weft-bench readme. The table goes between the lines <!-- figures: begin --> and \
             \<!-- figures: end -->, a short one between <!-- summary: begin --> and <!-- summary: end -->, the charts beside the results. A document with the whole table also \
@@ -131,7 +133,9 @@ readmeCommand registry =
       names <- sort . filter (".json" `isSuffixOf`) <$> orRefuse (listDirectory folder)
       each <- mapM (\name -> (,) name <$> loaded [folder </> name]) names
       forM_ (doubles each) $ \(bench, files) -> refuse (bench <> " is in several files of " <> T.pack folder <> ": " <> T.intercalate ", " (map T.pack files))
-      pure (inOrder registry (concatMap snd each))
+      pure (map today (inOrder registry (concatMap snd each)))
+    -- Bounds may have changed since.
+    today result = maybe result (\b -> rejudged (benchBounds b (planOf (savedSettings result))) result) (find ((== savedBench result) . benchName) registry)
     doubles each = [(bench, files) | bench <- nub (map savedBench (concatMap snd each)), let files = [file | (file, kepts) <- each, k <- kepts, savedBench k == bench], length files > 1]
     differs (file, text) = do
       there <- doesFileExist file
@@ -147,7 +151,7 @@ refuse :: Text -> IO a
 refuse message = reportText ("weft-bench: " <> message) >> exitWith (ExitFailure 2)
 
 reading :: FilePath -> IO Text
-reading file = withFile file ReadMode $ \handle -> hSetEncoding handle utf8 >> T.hGetContents handle >>= \text -> T.length text `seq` pure text
+reading file = readTextFile file >>= either (const (ioError (userError (file <> " is not UTF-8")))) pure . T.decodeUtf8'
 
 -- | The earlier file stays until the new one is whole.
 writing :: FilePath -> Text -> IO ()

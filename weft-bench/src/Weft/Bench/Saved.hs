@@ -8,8 +8,10 @@
 module Weft.Bench.Saved
   ( Saved (..),
     SavedBound (..),
+    SavedFailure (..),
     readAll,
     decodeSaved,
+    rejudged,
     savedMetric,
     machineText,
     versionNumbers,
@@ -26,11 +28,13 @@ import qualified Data.ByteString.Lazy as L
 import Data.Foldable (toList)
 import Data.List (nub, sortOn)
 import qualified Data.Map.Strict as M
-import Data.Maybe (fromMaybe)
+import Data.Maybe (fromMaybe, isJust)
 import Data.Text (Text)
 import qualified Data.Text as T
+import Weft.Bench.Bounds (Judged (..), holds, judge)
 import Weft.Bench.Stats
 import Weft.Bench.Types
+import Weft.WholeFile (readWholeFile)
 
 -- | One benchmark's result.
 data Saved = Saved
@@ -45,8 +49,7 @@ data Saved = Saved
     -- | Peers that could not run, and measurements that failed.
     savedMissing :: ![Text],
     savedFailed :: ![Text],
-    -- | For each failure the subject and the message.
-    savedFailures :: ![(Text, Text)],
+    savedFailures :: ![SavedFailure],
     -- | The whole result as it was read.
     savedRaw :: !Value
   }
@@ -61,9 +64,18 @@ data SavedBound = SavedBound
     savedReason :: !Text
   }
 
--- | The results of a file.
+-- | A measurement that failed: its subject, its parameters (@name=value@), and why.
+data SavedFailure = SavedFailure
+  { savedFailureSubject :: !Text,
+    savedFailureParams :: ![Text],
+    savedFailureMessage :: !Text
+  }
+
+-- | The results of a file of up to 256 MiB.
 readKept :: FilePath -> IO (Either Text [Saved])
-readKept file = either (Left . ((T.pack file <> ": ") <>)) Right . decodeSaved <$> L.readFile file
+readKept file = either (Left . ((T.pack file <> ": ") <>)) Right . decodeSaved . L.fromStrict <$> readWholeFile resultLimit file
+  where
+    resultLimit = 268435456
 
 -- | The results of several files, or an error for the first file without results.
 readAll :: [FilePath] -> IO (Either Text [Saved])
@@ -140,10 +152,21 @@ missing v = case v of
 failed :: Object -> Text
 failed o = T.unwords [plain v | name <- ["subject", "params", "message"], Just v <- [KM.lookup name o]]
 
-failure :: Object -> (Text, Text)
-failure o = (word "subject", word "message")
+failure :: Object -> SavedFailure
+failure o = SavedFailure (word "subject") (T.words (word "params")) (word "message")
   where
     word name = maybe "" plain (KM.lookup name o)
+
+-- | The result with verdicts on these bounds, in place of those that it was saved with. As when it was measured, runs
+-- that have failed count for nothing. A bound that has no figure is left out unless the result was asked for it, and so
+-- has it already.
+rejudged :: [Bound] -> Saved -> Saved
+rejudged bounds result = result {savedBounds = filter wanted (map (saved . judge (const True) whole) bounds)}
+  where
+    wanted b = isJust (savedFigure b) || savedBoundName b `elem` map savedBoundName (savedBounds result)
+    saved judged = SavedBound (boundName (judgedBound judged)) (summaryMedian <$> judgedFigure judged) (boundLimit (judgedBound judged)) (holds judged) (judgedReason judged)
+    whole = [r | r <- savedRuns result, not (any (concerns r) (savedFailures result))]
+    concerns r f = savedFailureSubject f == runSubject r && all (`elem` [name <> "=" <> paramText value | (name, value) <- runParams r]) (savedFailureParams f)
 
 -- | A metric of the subject's run with exactly these parameters.
 savedMetric :: Saved -> Text -> Params -> Text -> Maybe Summary

@@ -221,6 +221,7 @@ failing act =
                   ConnectionBroken why -> errorKind why
                   NoAnswer (Just why) -> errorKind why
                   NotHttp _ -> "not HTTP"
+                  OtherProtocol _ -> "not HTTP"
                   InvalidRequest why -> T.pack why
                   _ -> "ended early"
               ]

@@ -20,7 +20,7 @@ import qualified Data.CaseInsensitive.Unsafe as CI (unsafeMk)
 import Data.List (partition)
 import Data.Maybe (isJust)
 import Network.HTTP.Types (RequestHeaders)
-import Weft.Http.Parser.Bytes (isToken)
+import Weft.Http.Parser.Bytes (decimal, isToken)
 import Weft.Http.Parser.Host (validHost)
 
 -- | The head of a request.
@@ -95,13 +95,13 @@ checkRegular (name, value) = do
   where
     isBlank c = c == 0x20 || c == 9
 
--- | The length that all values of the field @content-length@ have, if there are any.
+-- | The length that the values of the field @content-length@ declare, if there is one. As in HTTP/1.1, several are
+-- refused, equal or not (RFC 9110, 8.6).
 contentLength :: [ByteString] -> Either String (Maybe Int)
 contentLength values = case values of
   [] -> Right Nothing
-  v : vs
-    | any (/= v) vs || B.null v || B.length v > 18 || B8.any (\c -> c < '0' || c > '9') v -> Left "the content length"
-    | otherwise -> Right (fst <$> B8.readInt v)
+  [v] | n <- decimal v, n >= 0 -> Right (Just n)
+  _ -> Left "the content length"
 
 -- | The size of a list of fields as limits define it: section 6.5.2.
 listSize :: [(ByteString, ByteString)] -> Int

@@ -237,9 +237,7 @@ refusal e = do
 describe :: DocumentRoot -> Int64 -> ByteString -> Maybe Coding -> File -> IO Found
 describe root clock path coding file = go (3 :: Int) (openedStatus file)
   where
-    -- Times of files advance in ticks, of 1 to 10 ms on most file systems, of 2 s on some. (git's index has the same
-    -- problem, and calls such files racy.)
-    made status body = pure (File (resource root path coding status (dateOf clock status) (fst (statusChanged status) + 3 > clock) body))
+    made status body = pure (File (resource root clock path coding status body))
     go tries status
       | statusType status == DirectoryFile = pure Folder
       | statusType status /= RegularFile = pure Denied
@@ -252,8 +250,8 @@ describe root clock path coding file = go (3 :: Int) (openedStatus file)
           then made status (InMemory bytes)
           else go (tries - 1) now
 
-resource :: DocumentRoot -> ByteString -> Maybe Coding -> FileStatus -> HTTPDate -> Bool -> Body -> Resource
-resource root path coding status date racy body =
+resource :: DocumentRoot -> Int64 -> ByteString -> Maybe Coding -> FileStatus -> Body -> Resource
+resource root clock path coding status body =
   Resource
     { resourceBody = body,
       resourceSize = size,
@@ -274,6 +272,10 @@ resource root path coding status date racy body =
       resourceCodings = []
     }
   where
+    -- Times of files advance in ticks, of 1 to 10 ms on most file systems, of 2 s on some. (git's index has the same
+    -- problem, and calls such files racy.)
+    racy = fst (statusChanged status) + 3 > clock
+    date = dateOf clock status
     size = case body of
       InMemory bytes -> fromIntegral (B.length bytes)
       OnDisk -> fromIntegral (statusSize status)
@@ -351,7 +353,7 @@ withBody root r act = do
     path = resourcePath r
     isIt = sameFile (resourceStatus r)
     anew = do
-      opened <- tryJust refusal (withOpened (rootKept root) (rootMostKept root) (rootOpenFiles root) path (openBeneath (rootDirectory root) path) (isIt . openedStatus) act)
+      opened <- tryJust refusal (withOpened (rootKept root) (rootMostKept root) (rootOpenFiles root) path (openBeneath (rootDirectory root) path) $ \file -> act file <$ guard (isIt (openedStatus file)))
       pure (fromRight Nothing opened)
 
 -- | Keep no open file of a resource that has changed.

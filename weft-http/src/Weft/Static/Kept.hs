@@ -35,6 +35,7 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.HashMap.Strict as H
 import Data.IORef
+import Data.Maybe (isJust)
 import GHC.Conc (labelThread)
 import Weft.Core.Each (Each, everyOne, newEach, own)
 import Weft.File (File, closeFile)
@@ -79,20 +80,21 @@ withKept kept path act = do
       unless used (writeIORef (slotUsed slot) True)
       using (slotUsers slot) (act (slotFile slot))
 
--- | Open a file, and run an action with it if the predicate holds for it; 'Nothing' otherwise. The file is kept under
+-- | Open a file, and run the action that the function has for it; 'Nothing' if it has none. The file is kept under
 -- the path if fewer than the given number are, and if the process may keep another one. Otherwise it is closed in the
 -- end.
-withOpened :: Kept -> Int -> Maybe OpenFiles -> ByteString -> IO File -> (File -> Bool) -> (File -> IO a) -> IO (Maybe a)
-withOpened kept most files path open isRight act = mask $ \restore -> do
+withOpened :: Kept -> Int -> Maybe OpenFiles -> ByteString -> IO File -> (File -> Maybe (IO a)) -> IO (Maybe a)
+withOpened kept most files path open actionFor = mask $ \restore -> do
   room <- takeRoom kept most files
   if not room
-    then bracket open closeFile (\file -> restore (if isRight file then Just <$> act file else pure Nothing))
+    then bracket open closeFile (restore . sequence . actionFor)
     else do
       file <- open `onException` giveRoom kept files
       users <- newUsers (closeFile file >> giveRoom kept files)
-      stays <- if isRight file then put kept path file users else pure False
+      let wanted = actionFor file
+      stays <- if isJust wanted then put kept path file users else pure False
       let end = unless stays (closeUnused users)
-      result <- restore (if isRight file then using users (act file) else pure Nothing) `onException` end
+      result <- restore (maybe (pure Nothing) (using users) wanted) `onException` end
       result <$ end
 
 takeRoom :: Kept -> Int -> Maybe OpenFiles -> IO Bool

@@ -23,6 +23,7 @@ import Data.Char (isSpace, toLower)
 import qualified Data.Map.Strict as Map
 import Weft.Blocking (blocking)
 import Weft.Tls.Library
+import Weft.WholeFile (readTextFile)
 
 -- | Where to find a certificate and its key, both in PEM. The certificate comes first; the rest of its chain, up to a
 -- known authority, follows it. The key has no password. If the certificate has a key usage, it must allow digital
@@ -71,7 +72,7 @@ loadCredential role tellsKeys source = do
   names <- map (B8.map toLower) . namesIn <$> ownCertificate context
   length names `seq` pure (Credential context takesLong names)
   where
-    readFile' path = blocking (B.readFile path)
+    readFile' path = blocking (readTextFile path)
     added :: Context -> String -> Int -> ByteString -> IO ()
     added context name n block = do
       r <- addCertificate context block
@@ -106,7 +107,7 @@ wrong name what = ioError (userError (name <> what))
 
 -- | Load certificates of authorities from a PEM file. Throws an @IOError@ if it contains none.
 loadAuthorities :: Bool -> FilePath -> IO Context
-loadAuthorities tellsKeys path = blocking (B.readFile path) >>= authoritiesIn tellsKeys path
+loadAuthorities tellsKeys path = blocking (readTextFile path) >>= authoritiesIn tellsKeys path
 
 -- | Like 'loadAuthorities', with the contents of such a file.
 authoritiesFrom :: Bool -> ByteString -> IO Context

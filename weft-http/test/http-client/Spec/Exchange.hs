@@ -109,11 +109,20 @@ sending =
             _ -> assertFailure (show cause)
       readIORef connections >>= (@?= 0),
     testCase "an error names the request, the phase and the reason" $ do
-      e <- withPeer (\_ c -> hearRequest c >> say c "SSH-2.0\r\n") $ \port ->
-        withClient defaultClientSettings (\client -> soon >>= \due -> (Left <$> request client due (getRequest (url port "/x"))) `catch` \err -> pure (Right (port, err)))
-      case e of
-        Right (port, err) -> show (err :: ClientError) @?= "GET http://127.0.0.1:" <> show port <> "/x: waiting for the response: the server does not speak HTTP"
-        Left _ -> assertFailure "a response",
+      let answering ends bytes = withPeer (\_ c -> hearRequest c >> say c bytes >> ends c) $ \port ->
+            withClient defaultClientSettings $ \client -> do
+              due <- soon
+              r <- try (request client due (getRequest (url port "/x")))
+              either (\e -> pure (port, show (e :: ClientError))) (const (assertFailure "a response")) r
+          says (port, found) why = found @?= "GET http://127.0.0.1:" <> show port <> "/x: waiting for the response: " <> why
+          shows' bytes begins ends = answering ends bytes >>= (`says` ("the server does not speak HTTP: it has answered with " <> begins))
+          closing _ = pure ()
+      -- With and without a line's end, and whether the server then closes the connection or waits.
+      forM_ [closing, heardEnd] $ \ends -> do
+        shows' "SSH-2.0\r\n" "\"SSH-2.0\\r\\n\"" ends
+        shows' "SSH-2.0" "\"SSH-2.0\"" ends
+        shows' (B.replicate 100000 0xfe) ("\"" <> concat (replicate 64 "\\254") <> "\"") ends
+      answering closing "HTT" >>= (`says` "the connection ended before the response did"),
     testCase "nobody listens" $ do
       port <- withPeer (\_ _ -> pure ()) pure
       withClient defaultClientSettings $ \client -> do

@@ -6,7 +6,7 @@ module Spec.Client
   )
 where
 
-import Bytes (acknowledgement, block, content, end, headers, ping, settings, trailers, update)
+import Bytes (acknowledgement, block, content, end, headers, ping, settings, trailers, update, wrongLengths)
 import Client
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
@@ -240,7 +240,8 @@ streamErrors =
     wrong "8.1: headers in the middle of a body" [answer 1 False [], headers 1 False [("a", "b")]],
     wrong "8.1: a pseudo-field in trailers" [answer 1 False [], headers 1 True [(":status", "200")]],
     wrong "8.1.1: two lengths" [answer 1 False [("content-length", "1"), ("content-length", "2")]],
-    wrong "8.1.1: a malformed length" [answer 1 False [("content-length", "-1")]],
+    wrong "8.1.1: two equal lengths" [answer 1 False [("content-length", "3"), ("content-length", "3")]],
+    testGroup "8.1.1: a malformed length" [wrong (show value) [answer 1 False [("content-length", value)]] | value <- wrongLengths],
     wrong "8.1.1: more data than the length" [answer 1 False [("content-length", "1")], content 1 "ab"],
     wrong "8.1.1: less" [answer 1 False [("content-length", "3")], end 1 "ab"],
     wrong "8.1.1: less, behind trailers" [answer 1 False [("content-length", "3")], trailers 1],

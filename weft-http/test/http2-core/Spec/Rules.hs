@@ -106,6 +106,10 @@ tests =
         let run = everything [headers 1 True [(":method", "GET")], headers 3 True (request "GET" [("Upper", "x")]), headers 5 True (request "GET" [("content-length", "3")]), get 7]
         resets run @?= [(1, ProtocolError), (3, ProtocolError), (5, ProtocolError)]
         started run @?= [7],
+      testCase "8.1.1: a request has one length in decimal digits, as in HTTP/1.1" $ do
+        let lengths values = resets (everything [headers 1 False (request "POST" [("content-length", value) | value <- values]), end 1 "abc"])
+        map lengths [["3"], ["003"]] @?= [[], []]
+        map lengths (["3", "3"] : ["3", "4"] : map pure wrongLengths) @?= replicate (2 + length wrongLengths) [(1, ProtocolError)],
       testCase "unknown frames, flags and settings are ignored" $
         goneAway (everything [frame 99 255 1 "x", settings [(77, 5)], frame typePing 0xfe 0 (B.replicate 8 0)]) @?= Nothing,
       testCase "PING and SETTINGS are answered, in the order of the frames" $

@@ -126,25 +126,18 @@ tests = withFiles $ \get ->
         B8.pack "\r\n\r\n\r\n" `isReceivedBy` s
         _ <- inTime (receiveLibrary peer 300000)
         takeMVar sent >>= either (throwIO :: IOException -> IO ()) pure,
-      testCase "a server's one ticket goes with its answer, if the request came with the end of the handshake" $ do
-        files <- get
-        (s, peer, sends) <- withRequest files
-        connSendBytes s noDeadline (B8.pack "answer")
-        readIORef sends >>= (@?= 2)
-        inTime (receiveLibrary peer 6) >>= (@?= B8.pack "answer")
-        T.tickets peer >>= (@?= 1),
-      testCase "such a ticket is sent before the server waits for more" $ do
-        files <- get
-        (s, peer, sends) <- withRequest files
-        received <- newEmptyMVar
-        _ <- forkIO (try (connReceive s noDeadline 100) >>= putMVar received)
-        inTime (untilTrue ((== 2) <$> readIORef sends))
-        T.sendData peer (B8.pack "more")
-        inTime (takeMVar received) >>= either (throwIO :: IOException -> IO B.ByteString) pure >>= (@?= B8.pack "more")
-        connSendBytes s noDeadline (B8.pack "answer")
-        readIORef sends >>= (@?= 3)
-        inTime (receiveLibrary peer 6) >>= (@?= B8.pack "answer")
-        T.tickets peer >>= (@?= 1),
+      testGroup
+        "a server's one ticket, if the request came with the end of the handshake"
+        [ testCase name $ do
+            files <- get
+            (s, peer, sends) <- withRequest files
+            first s peer sends
+            connSendBytes s noDeadline (B8.pack "answer")
+            readIORef sends >>= (@?= count)
+            inTime (receiveLibrary peer 6) >>= (@?= B8.pack "answer")
+            T.tickets peer >>= (@?= 1)
+          | (name, count, first) <- [("goes with its answer", 2, \_ _ _ -> pure ()), ("is sent before the server waits for more", 3, waitForMore)]
+        ],
       testCase "three full frames of HTTP/2 with their heads are sent by one call" $ do
         files <- get
         sends <- newIORef 0
@@ -220,6 +213,15 @@ tests = withFiles $ \get ->
         r <- inTime (try (connReceive s noDeadline 100))
         either (show . ioeGetErrorType) show r @?= show ProtocolError
     ]
+
+-- | A server waits for more, which the client sends when the server has sent twice.
+waitForMore :: Connection -> Peer -> IORef Int -> IO ()
+waitForMore s peer sends = do
+  received <- newEmptyMVar
+  _ <- forkIO (try (connReceive s noDeadline 100) >>= putMVar received)
+  inTime (untilTrue ((== 2) <$> readIORef sends))
+  T.sendData peer (B8.pack "more")
+  inTime (takeMVar received) >>= either (throwIO :: IOException -> IO B.ByteString) pure >>= (@?= B8.pack "more")
 
 -- | Throws after a minute, which only a busy machine comes near.
 inTime :: IO a -> IO a

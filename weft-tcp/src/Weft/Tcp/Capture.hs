@@ -20,6 +20,7 @@ import Data.Time.Clock.POSIX (getPOSIXTime)
 import System.IO
 import Weft.Tcp.Wire.Malformed (Malformed (..))
 import Weft.Tcp.Wire.Pcap
+import Weft.WholeFile (readWholeFile)
 
 -- | Start a packet log in a file, which is overwritten. The first action of the result is for 'Weft.Tcp.stackTap',
 -- and any thread may call it; the second ends the log. An error of the file, such as a full disk, also ends the log:
@@ -47,6 +48,9 @@ captureTo path failed = do
   pure (\_ parts -> using (write parts) Just, using hClose (const Nothing))
 
 -- | Read the packets of a log. The number is that of the bytes at its end that are not a whole packet: more than 0 if
--- the file is cut off. Throws an 'IOError' if the file cannot be read.
+-- the file is cut off. Throws an 'IOError' if the file cannot be read, or is
+-- longer than 1 GiB, or longer than 16 MiB and a pipe or a device.
 readCapture :: FilePath -> IO (Either Malformed (LinkType, [Record], Int))
-readCapture path = decodeFile <$> B.readFile path
+readCapture path = decodeFile <$> readWholeFile captureLimit path
+  where
+    captureLimit = 1073741824

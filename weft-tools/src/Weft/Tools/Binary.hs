@@ -30,6 +30,7 @@ import Data.List (nub)
 import GHC.IO.Exception (IOException (ioe_description))
 import System.Exit (ExitCode (..), exitWith)
 import Weft.Tools.StandardError (reportLine)
+import Weft.WholeFile (programLimit, readWholeFile)
 
 -- | The contents of the note: the compiler, as in @__GLASGOW_HASKELL__@, and the functions that Weft serves.
 data Relinked = Relinked Int [String]
@@ -64,7 +65,7 @@ servedBy content = case findNote content of
 -- read.
 examineBinary :: FilePath -> IO ()
 examineBinary file = do
-  content <- try (B.readFile file)
+  content <- try (readWholeFile programLimit file)
   case servedBy <$> content of
     Left e -> reportLine ("weft doctor: " <> file <> ": " <> ioe_description e) >> exitWith (ExitFailure 2)
     Right (ByRelink note@(Relinked _ functions)) -> do

@@ -93,6 +93,7 @@ get g = terminable $ do
           TimedOut -> late
           ConnectionBroken why -> said why
           NotHttp _ -> "the server does not speak HTTP"
+          OtherProtocol begins -> "the server does not speak HTTP: it has answered with " <> show begins
           InvalidRequest why -> why
           _ -> "the connection ended before the response did"
       ]

@@ -167,6 +167,7 @@ readPage trust target =
       NotConnected e -> whyNot (dialError e)
       ConnectionBroken e -> whyNot e
       NotHttp _ -> "no HTTP is spoken there"
+      OtherProtocol begins -> "no HTTP is spoken there; the answer is " <> T.pack (show begins)
       BodyTooLarge most -> "the page is larger than " <> T.pack (show (most `div` 1048576)) <> " MiB"
       InvalidRequest why -> T.pack why
       _ -> "the connection ended early"

@@ -45,6 +45,7 @@ import Weft.Tools.Trace.Chrome (chromeTrace)
 import Weft.Tools.Trace.Log (End (..), Recording (..), checkLog, readLog)
 import Weft.Tools.Trace.Page (timelinePage)
 import Weft.Tools.Trace.Timeline
+import Weft.WholeFile (programLimit, readWholeFile)
 
 -- | Its subcommands.
 traceSubcommands :: [Subcommand]
@@ -102,7 +103,7 @@ record output program arguments = do
         refuse (T.pack elsewhere <> " among the program's arguments would send the log to another file: leave it out, and name the file with weft trace -o FILE")
       -- A symbolic link stays one.
       target <- canonicalizePath output
-      content <- B.readFile found
+      content <- try (readWholeFile programLimit found) >>= either (\e -> refuse (T.pack program <> ": " <> T.pack (ioe_description e))) pure
       case howLinked content of
         Just (Linked _ False) -> refuse (T.pack program <> " cannot write an event log: link it with -rtsopts -eventlog (from GHC 9.4 on, -rtsopts is enough)")
         -- In a program that is linked dynamically, the run-time system is a library. A script may pass its arguments

@@ -77,6 +77,8 @@ data Reason
     NoSuchService
   | -- | The deadline has passed.
     DeadlinePassed
+  | -- | The process, or the system, has no descriptors left: no file can be read, and no server asked.
+    NoDescriptors
   | -- | Another reason, in words.
     OtherReason String
   deriving (Eq, Show)
@@ -207,7 +209,7 @@ worst four six = do
     reason : _ -> reason
     [] -> NoAddress
 
--- | The reason of a status of c-ares (ares.h).
+-- | The reason of a status of c-ares (ares.h), or of @cbits/lookup.c@.
 reasonOf :: CInt -> IO Reason
 reasonOf status = case status of
   -- An answer without an address that the name leads to, as that of an alias of itself.
@@ -222,6 +224,7 @@ reasonOf status = case status of
   10 -> pure BadAnswer
   11 -> pure NoServer
   12 -> pure NoAnswer
+  1000 -> pure NoDescriptors
   -- No answer when the second family was no longer awaited.
   -1 -> pure NoAnswer
   _ -> OtherReason . B8.unpack <$> (cStrError status >>= B.packCString)

@@ -26,7 +26,7 @@ import qualified Data.ByteString as B
 import qualified Data.ByteString.Internal as B (create, createAndTrim')
 import Data.Foldable (foldlM)
 import Data.IORef (newIORef, readIORef, writeIORef)
-import Data.Word (Word32, Word8)
+import Data.Word (Word8)
 import Foreign.C.Error (eINVAL)
 import Foreign.C.Types (CInt, CSize)
 import Foreign.Marshal.Alloc (alloca, allocaBytes, allocaBytesAligned)
@@ -41,6 +41,7 @@ import Network.Socket
     SockAddr,
   )
 import System.IO.Error (eofErrorType, mkIOError)
+import System.Posix.Types (CSsize)
 import Weft.FFI.Socket
 import Weft.Socket.Address
 import Weft.Socket.Datagram
@@ -52,20 +53,20 @@ import Weft.Socket.Types
 -- | Send strings as one message with control data to an address, or to the peer of a connected socket. Returns the
 -- number of bytes taken.
 sendMsg :: Socket -> SockAddr -> [ByteString] -> [Cmsg] -> MsgFlag -> IO Int
-sendMsg s addr chunks cmsgs flags = withPieces chunks $ \iov n -> sendMessageTo "Weft.Socket.sendMsg" s addr iov n cmsgs flags
+sendMsg s addr chunks = sendMessageTo "Weft.Socket.sendMsg" s addr (withPieces chunks)
 
 -- | 'sendMsg' from pieces of memory.
 sendBufMsg :: Socket -> SockAddr -> [(Ptr Word8, Int)] -> [Cmsg] -> MsgFlag -> IO Int
-sendBufMsg s addr bufs cmsgs flags = withMemory bufs $ \iov n -> sendMessageTo "Weft.Socket.sendBufMsg" s addr iov n cmsgs flags
+sendBufMsg s addr bufs = sendMessageTo "Weft.Socket.sendBufMsg" s addr (withMemory bufs)
 
-sendMessageTo :: String -> Socket -> SockAddr -> Ptr IoVec -> CInt -> [Cmsg] -> MsgFlag -> IO Int
-sendMessageTo loc s addr iov n cmsgs flags = withAddress addr $ \ap alen -> withControl cmsgs $ \control clen ->
-  operateTo loc s addr (\fd -> sendAttempt fd iov n ap alen control clen flags)
+sendMessageTo :: String -> Socket -> SockAddr -> ((Ptr IoVec -> CInt -> IO Int) -> IO Int) -> [Cmsg] -> MsgFlag -> IO Int
+sendMessageTo loc s addr withVector cmsgs flags =
+  withVector $ \iov n -> withAddress addr $ \ap alen -> withControl cmsgs $ \control clen ->
+    operateTo loc s addr $ \fd -> sent (cSendMsg fd iov n ap alen control clen (flagBits flags))
 
-sendAttempt :: CInt -> Ptr IoVec -> CInt -> Ptr SockAddrBytes -> Word32 -> Ptr Word8 -> CSize -> MsgFlag -> IO (Attempt Int)
-sendAttempt fd iov n ap alen control clen flags = do
-  r <- cSendMsg fd iov n ap alen control clen (flagBits flags)
-  decodeResult r (pure . Done)
+-- | What a call has sent.
+sent :: IO CSsize -> IO (Attempt Int)
+sent call = call >>= (`decodeResult` (pure . Done))
 
 -- | Receive one message. The arguments are the room for data and for control data, in bytes, and flags. Returns the
 -- sender, the data, the control data, and flags that say whether something was truncated. The caller has to close
@@ -163,7 +164,7 @@ sendFd :: Socket -> CInt -> IO ()
 sendFd s fd = do
   bytes <- B.create (sizeOf fd) (\p -> poke (castPtr p) fd)
   withPieces [B.singleton 0] $ \iov n -> withControl [Cmsg rights bytes] $ \control clen ->
-    void (operate "Weft.Socket.sendFd" s Writing (\sock -> sendAttempt sock iov n nullPtr 0 control clen mempty))
+    void (operate "Weft.Socket.sendFd" s Writing (\sock -> sent (cSendMsg sock iov n nullPtr 0 control clen (flagBits mempty))))
 
 -- | Receive a descriptor that was passed by 'sendFd', and the byte that it came with. It is close-on-exec. Throws an
 -- end-of-file error at the end of the stream, and @EINVAL@ if the next byte came without a descriptor. That byte is

@@ -305,6 +305,12 @@ names =
             show (NotFound (Host "a\r" "8\b") why) @?= "a\\r port 8\\b: a.test: there is no such name"
           Left other -> assertFailure (show other)
           Right _ -> assertFailure "connected",
+    testCase "without a descriptor the error says so, of a name and of an address" $
+      withServer (const [Code 3]) $ \options -> do
+        soon <- soonEnough
+        forM_ [(Host "a.test" "80", "too many open files"), (At (SockAddrInet 9 (tupleToHostAddress (127, 0, 0, 1))), "Too many open files")] $ \(destination, why) -> do
+          e <- try (withoutNew (dial options soon destination))
+          either (\x -> assertBool (show x) (why `isInfixOf` show (x :: DialError))) (const (assertFailure "connected")) e,
     testCase "the deadline includes the look-up" $
       withServer (const []) $ \options -> do
         soon <- deadlineIn (milliseconds 50)

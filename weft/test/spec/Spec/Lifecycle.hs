@@ -21,7 +21,6 @@ import System.IO (hPutStrLn, stderr)
 import System.Posix.Files (getFdStatus, isNamedPipe)
 import System.Posix.IO (closeFd, dup, dupTo)
 import System.Posix.Process (ProcessStatus (..), exitImmediately, forkProcess, getProcessStatus)
-import System.Posix.Resource (Resource (..), ResourceLimit (..), ResourceLimits (..), getResourceLimit, setResourceLimit)
 import System.Posix.Types (Fd (..))
 import Test.Tasty
 import Test.Tasty.HUnit
@@ -245,11 +244,6 @@ endDispatchers = do
   old <- managers
   forM_ [0 .. n - 1] (\cap -> onCapability cap (schedule mempty (throwIO ThreadKilled)))
   eventually "the dispatchers have ended" (not . or <$> mapM isAlive old)
-
--- | Run an action while no descriptor can be opened, not even one with a number that is freed meanwhile.
-withoutNew :: IO a -> IO a
-withoutNew act = bracket (getResourceLimit ResourceOpenFiles) (setResourceLimit ResourceOpenFiles) $ \old ->
-  setResourceLimit ResourceOpenFiles old {softLimit = ResourceLimit 3} >> act
 
 test :: String -> IO () -> TestTree
 test name act = testCase name (finishes name act)

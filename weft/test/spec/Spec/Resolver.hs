@@ -127,6 +127,18 @@ failures =
       case e of
         Left (ResolveError "a.test" reason) | reason `elem` [NoServer, NoAnswer] -> pure ()
         other -> assertFailure (show other),
+    testCase "no descriptor, for a new channel or one that is kept, a file, or the system's function" . withHosts "127.0.0.5 one.test\n" $ \path -> do
+      fails "http" NoDescriptors (withoutNew (resolveService "http"))
+      resolveService "http" >>= (@?= 80)
+      with (both [1] []) id $ \server r -> do
+        fails "a.test" NoDescriptors (withoutNew (look r "a.test"))
+        look r "a.test" >>= (@?= [four 1])
+        fails "a.test" NoDescriptors (withoutNew (look r "a.test"))
+        local <- newResolver (asking server) {resolverHosts = Just path}
+        fails "one.test" NoDescriptors (withoutNew (look local "one.test"))
+        look local "one.test" >>= (@?= [four 5])
+        system <- newResolver (asking server) {resolverMethod = BySystem}
+        fails "name.invalid" NoDescriptors (withoutNew (look system "name.invalid")),
     testCase "a deadline" $
       with (const []) id $ \server r -> do
         soon <- deadlineIn (milliseconds 30)
@@ -219,6 +231,15 @@ many =
     -- A busy machine may lose datagrams.
     slow s = s {resolverTimeout = Just (seconds 3), resolverTries = Just 5}
 
+-- | Use a file of hosts with this text.
+withHosts :: String -> (FilePath -> IO a) -> IO a
+withHosts text act = do
+  folder <- getTemporaryDirectory
+  bracket (openBinaryTempFile folder "weft-hosts") (removeFile . fst) $ \(path, h) -> do
+    B8.hPut h (B8.pack text)
+    hClose h
+    act path
+
 withoutQuery :: [TestTree]
 withoutQuery =
   [ testCase "literal addresses" . quiet $ \r -> do
@@ -242,11 +263,8 @@ withoutQuery =
       resolveService "443" >>= (@?= 443)
       resolveService "0" >>= (@?= 0)
       forM_ ["65536", "", "no-such-service", "-1", "443x", "00000000080", " 443", "+443", "443 ", "http\0x"] (\s -> fails s NoSuchService (resolveService s)),
-    testCase "the file of hosts" $ do
-      folder <- getTemporaryDirectory
-      bracket (openBinaryTempFile folder "weft-hosts") (removeFile . fst) $ \(path, h) -> do
-        B8.hPut h (B8.pack "# comment\n127.0.0.5\tone.test One two # three\n\n::5 one.test\nnonsense bad.test\n127.0.0.6 two\r\n127.0.0.7 Whole.test.\n")
-        hClose h
+    testCase "the file of hosts" $
+      withHosts "# comment\n127.0.0.5\tone.test One two # three\n\n::5 one.test\nnonsense bad.test\n127.0.0.6 two\r\n127.0.0.7 Whole.test.\n" $ \path ->
         with (const [Code 3]) (\s -> s {resolverHosts = Just path}) $ \server r -> do
           look r "ONE.test" >>= (@?= [four 5, six 5])
           look r "two" >>= (@?= [four 5, four 6])

@@ -94,9 +94,11 @@ data ResponseOutcome
   deriving (Eq, Show)
 
 -- | Parse a head, part of which was parsed before; the string begins with that part. The second argument says whether
--- the request was HEAD. Of the limits, those on heads and on fields count; the status line belongs to the head.
+-- the request was HEAD. What cannot become a status line is invalid from its first byte on. Of the limits, those on
+-- heads and on fields count; the status line belongs to the head.
 resumeResponse :: Limits -> Bool -> Resume -> ByteString -> ResponseOutcome
 resumeResponse limits toHead (Resume searched _) bytes
+  | not (B.take 5 bytes `B.isPrefixOf` "HTTP/") = ResponseInvalid NoStatusLine
   | lineFeedFrom bytes searched < 0 = if tooLong limits (B.length bytes) then ResponseInvalid TooManyFields else ResponseIncomplete (Resume (B.length bytes) 0)
   | otherwise = case lineAt limits bytes 0 of
     Unfinished -> ResponseIncomplete (Resume (B.length bytes) 0)
@@ -122,7 +124,7 @@ tooLong limits n = n > limitHead limits
 -- reason may be missing.
 statusLine :: Limits -> Bool -> ByteString -> Int -> Int -> ResponseOutcome
 statusLine limits toHead bytes feed next
-  | end < 12 || byteAt bytes end /= 13 || not ("HTTP/" `B.isPrefixOf` bytes) = ResponseInvalid NoStatusLine
+  | end < 12 || byteAt bytes end /= 13 = ResponseInvalid NoStatusLine
   | not (isDigit (byteAt bytes 5) && byteAt bytes 6 == 46 && isDigit (byteAt bytes 7) && byteAt bytes 8 == 32) = ResponseInvalid NoStatusLine
   | byteAt bytes 5 /= 49 = ResponseInvalid OtherVersion
   | status < 100 || (end > 12 && byteAt bytes 12 /= 32) || not (B.all isFieldByte reason) = ResponseInvalid NoStatusLine
@@ -183,15 +185,15 @@ fieldSection limits bytes = go 0 [] (Framing 0 (-1) False)
     field count acc framing@(Framing flags len coded) next (Known tag name) value = case tag of
       Connection -> plain (Framing (flags .|. (connectionFlags value .&. (flagClose .|. flagKeepAlive))) len coded)
       ContentLength
-        | given < 0 || (len >= 0 && len /= given) -> SectionInvalid BadFraming
-        | len >= 0 -> go (count + 1) acc framing next
+        -- RFC 9110, 8.6: several, equal or not, and lists may be refused, and are in requests too.
+        | given < 0 || len >= 0 -> SectionInvalid BadFraming
         | otherwise -> go (count + 1) ((name, canonical) : acc) (Framing flags given coded) next
         where
-          given = sameLength value
-          -- One number, without zeros in front, is passed on as it is.
+          given = decimal value
+          -- Zeros in front are not passed on.
           canonical
-            | B.all isDigit value && (B.length value == 1 || byteAt value 0 /= 48) = value
-            | otherwise = C.pack (show given)
+            | B.length value > 1 && byteAt value 0 == 48 = C.pack (show given)
+            | otherwise = value
       TransferEncoding
         | CI.mk value /= "chunked" -> SectionInvalid OtherCoding
         | coded -> SectionInvalid BadFraming
@@ -199,16 +201,6 @@ fieldSection limits bytes = go 0 [] (Framing 0 (-1) False)
       _ -> plain framing
       where
         plain said = go (count + 1) ((name, value) : acc) said next
-
--- | The length that all members of the list have; -1 if it is malformed or they differ.
-sameLength :: ByteString -> Int
-sameLength value
-  | one >= 0 = one
-  | otherwise = case map (decimal . trimBlanks) (C.split ',' value) of
-    len : others | all (== len) others -> len
-    _ -> -1
-  where
-    one = decimal value
 
 -- | The result of parsing a trailer section.
 data TrailerOutcome

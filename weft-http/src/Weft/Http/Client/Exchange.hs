@@ -280,6 +280,7 @@ awaitHead run rendered limit unsent continue = go (0 :: Int) start
     go interim resume = do
       bytes <- readIORef held
       case resumeResponse (runLimits run) (renderedIsHead rendered) resume bytes of
+        ResponseInvalid NoStatusLine -> fails run Answering (OtherProtocol (B.copy (B.take 64 bytes)))
         ResponseInvalid why -> fails run Answering (NotHttp why)
         ResponseIncomplete next -> more interim next bytes
         ResponseComplete h -> do

@@ -233,6 +233,8 @@ data Cause
     EndedEarly
   | -- | What came is not a response that can be relied on.
     NotHttp !Violation
+  | -- | The server speaks another protocol: how its answer begins, up to 64 bytes.
+    OtherProtocol !ByteString
   | -- | The server has broken a rule of HTTP\/2, this one, or does not speak it.
     NotHttp2 !String
   | -- | The server has reset the request's stream, with this code (RFC 9113, 7).
@@ -268,6 +270,7 @@ instance Show ClientError where
         NoAnswer e -> "the connection ended without a response" <> maybe "" ((": " <>) . show) e
         EndedEarly -> "the connection ended before the response did"
         NotHttp why -> violation why
+        OtherProtocol begins -> "the server does not speak HTTP: it has answered with " <> show begins
         NotHttp2 why -> "not HTTP/2: " <> why
         StreamReset code -> "the server has reset the stream: " <> (if code < length resetNames then resetNames !! code else "error " <> show code)
         NotProcessed -> "the server has refused the request"

@@ -23,6 +23,7 @@ import Data.Maybe (isJust)
 import Network.HTTP.Types (hAuthorization)
 import Network.Wai
 import Weft.Socket.Address (isLoopback)
+import Weft.WholeFile (readTextFile)
 
 -- | Who may read, and who may add and delete flows. A client that sends the token may do both:
 -- @Authorization: Bearer TOKEN@ (RFC 6750, 2.1). A client on this host may read without it, and if there is no token,
@@ -47,7 +48,7 @@ bearerToken token = Access (Just token) False
 
 -- | Read a token from the first line of a file. 'Left': why it is not valid. Throws if the file cannot be read.
 readToken :: FilePath -> IO (Either String B.ByteString)
-readToken file = token . BC.takeWhile (\x -> x /= '\r' && x /= '\n') <$> B.readFile file
+readToken file = token . BC.takeWhile (\x -> x /= '\r' && x /= '\n') <$> readTextFile file
   where
     token s
       | B.length s < 16 = Left (file <> ": a token has at least 16 characters (openssl rand -hex 32 makes one)")

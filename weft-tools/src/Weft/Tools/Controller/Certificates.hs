@@ -14,6 +14,7 @@ import Control.Exception (try)
 import Control.Monad (forM)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
+import qualified Data.ByteString.Char8 as C
 import Data.Char (isHexDigit, isSpace, toLower)
 import qualified Data.Map.Strict as Map
 import qualified Data.Set as Set
@@ -21,6 +22,7 @@ import Text.Printf (printf)
 import Weft.OpenFlow.Types
 import Weft.Tools.Sha256 (sha256)
 import Weft.Transport (Connection, Security (securityPeerCertificates), connSecurity)
+import Weft.WholeFile (readTextFile)
 
 -- | For each datapath ID, the fingerprints of the certificates that may claim it: 64 hexadecimal digits in lower case.
 newtype Certificates = Certificates (Map.Map DatapathId (Set.Set String))
@@ -28,10 +30,10 @@ newtype Certificates = Certificates (Map.Map DatapathId (Set.Set String))
 -- | Read the file; or what is wrong with it.
 readCertificates :: FilePath -> IO (Either String Certificates)
 readCertificates file = do
-  text <- try (readFile file)
-  pure $ case text of
+  content <- try (readTextFile file)
+  pure $ case content of
     Left e -> Left (show (e :: IOError))
-    Right s -> either (Left . ((file <> ": ") <>)) Right (certificatesFrom s)
+    Right s -> either (Left . ((file <> ": ") <>)) Right (certificatesFrom (C.unpack s))
 
 -- | Parse lines of a datapath ID and a fingerprint. An ID may have several. Empty lines, and those that begin with @#@,
 -- are skipped. A file without any ID is an error, since it refuses all switches.

@@ -25,6 +25,7 @@ import Options.Applicative
 import System.IO.Error (ioeGetErrorString, isUserError)
 import Weft.OpenFlow.Cluster
 import Weft.Tls
+import Weft.WholeFile (readTextFile)
 
 -- | What is given on the command line.
 data EtcdOptions = EtcdOptions
@@ -85,7 +86,7 @@ clusterSettingsFor name options
 -- | The first line of a file.
 readPassword :: FilePath -> IO Text
 readPassword file = do
-  line <- B.takeWhile (`notElem` [10, 13]) <$> B.readFile file
+  line <- B.takeWhile (`notElem` [10, 13]) <$> readTextFile file
   case T.decodeUtf8' line of
     Right password | not (T.null password) -> pure password
     Right _ -> ioError (userError (file <> ": its first line, which is the password for etcd, is empty"))

@@ -55,6 +55,7 @@ import Weft.Tls (Certificate (..), certificatesIn)
 import Weft.Tools.Cgroup
 import Weft.Tools.Doctor.Finding
 import Weft.Tools.Serve.Cores (coresWithin)
+import Weft.WholeFile (readTextFile)
 
 -- | A file's contents, if it can be read.
 contents :: FilePath -> IO (Maybe String)
@@ -240,7 +241,7 @@ sizeOf text = case span isDigit text of
 -- | The finding about the certificates in a PEM file: the worst of all, and of equal ones the one that ends first.
 certificateFinding :: FilePath -> IO Finding
 certificateFinding file = do
-  content <- try (B.readFile file)
+  content <- try (readTextFile file)
   case certificatesIn <$> content of
     Left e -> pure (wrong name (if isDoesNotExistError e then "there is no such file" else "cannot be read: " <> ioe_description e))
     Right [] -> pure (wrong name "not a certificate: the file has no part BEGIN CERTIFICATE (PEM)")

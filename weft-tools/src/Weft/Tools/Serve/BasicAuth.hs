@@ -31,6 +31,7 @@ import Weft.Tools.Serve.Forwarded (clientNetwork, clientSite)
 import Weft.Tools.Serve.PasswordHash (matchesHash)
 import Weft.Tools.Serve.Respond (plainText)
 import Weft.Tools.Sha256 (sha256)
+import Weft.WholeFile (readTextFile)
 
 -- | The names and the hashes of their passwords, and the hash with the highest cost.
 data Passwords = Passwords !(Map.Map ByteString ByteString) !ByteString
@@ -54,7 +55,7 @@ newChecks = Checks <$> newFairQueue clientSite 8 1000 <*> newIORef Map.empty
 -- the file cannot be read or a line is wrong.
 readPasswords :: FilePath -> IO Passwords
 readPasswords path = do
-  content <- blocking (B.readFile path)
+  content <- blocking (readTextFile path)
   entries <- mapM entry [(n, l) | (n, l) <- zip [1 :: Int ..] (map (B.dropWhileEnd (== '\r')) (B.lines content)), not (B.null l), not ("#" `B.isPrefixOf` l)]
   let hashes = Map.fromList entries
   pure (Passwords hashes (if Map.null hashes then noName else maximumBy (comparing costOf) (Map.elems hashes)))

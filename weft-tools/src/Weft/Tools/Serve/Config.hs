@@ -29,10 +29,12 @@ import Data.List (intercalate, sort, sortOn)
 import qualified Data.Map.Strict as Map
 import qualified Data.Text as T
 import qualified Data.Yaml as Y
-import qualified Data.Yaml.Internal as Y (Warning (..))
+import qualified Data.Yaml.Internal as Y (Warning (..), decodeHelper_)
 import GHC.IO.Exception (IOException (ioe_description))
+import qualified Text.Libyaml as Libyaml (decode)
 import Weft.Blocking (blocking)
 import Weft.Tools.Serve.Settings
+import Weft.WholeFile (readTextFile)
 
 -- | The contents of a configuration file.
 data Config = Config
@@ -49,12 +51,11 @@ noConfig = Config Map.empty Map.empty
 -- wrong key.
 readConfig :: FilePath -> IO (Either [String] Config)
 readConfig path = do
-  -- The library reports every file that it cannot open as not found.
-  readable <- blocking (try (B.readFile path))
+  readable <- blocking (try (readTextFile path))
   case readable of
     Left e -> pure (Left [path <> ": " <> ioe_description (e :: IOException)])
     Right text -> do
-      decoded <- blocking (Y.decodeFileWithWarnings path)
+      decoded <- blocking (Y.decodeHelper_ (Libyaml.decode text))
       pure $ case decoded of
         Left e -> Left [path <> ": " <> unwords (words (Y.prettyPrintParseException e))]
         Right (warnings, value) -> first (map snd . sortOn fst . map (explained (C.lines text))) (runErrors (understand warnings value))

@@ -210,6 +210,7 @@ proxySettings :: Settings -> ProxySettings
 proxySettings settings =
   defaultProxySettings
     { proxyHeader = proxySend settings,
+      proxyHalfClosed = proxySilence settings,
       proxyCheck = check <$> proxyCheckPath settings,
       proxyOnCheck = \url well ->
         let server = showUrl url {urlPath = B.empty}

@@ -91,6 +91,8 @@ data Settings = Settings
     proxyCheckEvery :: Duration,
     proxyCheckFailures :: Int,
     proxyCheckPasses :: Int,
+    -- | How long they may be silent when the client has ended its direction.
+    proxySilence :: Duration,
     -- | The header of the PROXY protocol that they get.
     proxySend :: Maybe ProxyHeader,
     compress :: Bool,
@@ -161,6 +163,7 @@ defaults =
       proxyCheckEvery = seconds 5,
       proxyCheckFailures = 3,
       proxyCheckPasses = 2,
+      proxySilence = seconds 1,
       proxySend = Nothing,
       compress = False,
       compressTypes = staticCompressTypes defaultStaticSettings,
@@ -290,6 +293,8 @@ table =
       one (range 1 1000) (\v s -> s {proxyCheckFailures = v}),
     live What "proxy-check-passes" (One "N") "It is asked again when so many checks in a row have passed (2)" $
       one (range 1 1000) (\v s -> s {proxyCheckPasses = v}),
+    live What "proxy-half-closed" (One "SECONDS") "How long a server of --proxy may be silent when its client has ended its direction (HTTP/1), which has gone then, or only has no further request; 0 gives the request up at once, as nginx does (1)" $
+      one (time 0) (\v s -> s {proxySilence = v}),
     live What "proxy-send" (OneOf "VERSION" (map fst proxyHeaders)) "Begin connections to the servers of --proxy with a header of the PROXY protocol that names the client: none, v1 (text) or v2 (binary). Each request then has a connection of its own; not with servers of TLS or HTTP/2 (none)" $
       one (among proxyHeaders) (\v s -> s {proxySend = v}),
     live What "compress" Switch "Compress files of 1 KiB to 1 MiB by brotli, zstd or gzip, as the client prefers (in this order of what it prefers equally), if there is no compressed file beside them that it accepts. The first request for a file has it compressed in the background, with an eighth of a core at most, and gets the file as it is. One half of the memory for contents (--cache) is for the results: files above an eighth of the whole are not compressed, and with --cache 0 none is" $
