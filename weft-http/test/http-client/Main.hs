@@ -5,6 +5,7 @@ module Main (main) where
 
 import qualified Spec.Cuts as Cuts
 import qualified Spec.Exchange as Exchange
+import qualified Spec.Forked as Forked
 import qualified Spec.Gone as Gone
 import qualified Spec.Parser as Parser
 import qualified Spec.Peers as Peers
@@ -16,4 +17,4 @@ import Test.Tasty (testGroup)
 import Weft.Test.Main (defaultMain)
 
 main :: IO ()
-main = defaultMain (testGroup "HTTP client" [Parser.tests, Exchange.tests, Cuts.tests, Peers.tests, Proxy.tests, Gone.tests, Upgrades.tests, Shared.tests, Urls.tests])
+main = defaultMain (testGroup "HTTP client" [Parser.tests, Exchange.tests, Cuts.tests, Peers.tests, Proxy.tests, Gone.tests, Upgrades.tests, Shared.tests, Forked.tests, Urls.tests])

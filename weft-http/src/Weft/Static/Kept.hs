@@ -16,6 +16,9 @@
 --   any                                      -> Closed ('closeKept'; the thread ends when it finds that)
 -- @
 --
+-- A forked child begins with no files: the thread that closes unused ones, and the responses that use others, exist in the
+-- parent alone. The child's copies are left to the collector.
+--
 -- Any thread may call these functions.
 module Weft.Static.Kept
   ( Kept,
@@ -37,13 +40,17 @@ import qualified Data.HashMap.Strict as H
 import Data.IORef
 import GHC.Conc (labelThread)
 import Weft.Core.Each (Each, everyOne, newEach, own)
+import Weft.Core.PerProcess
 import Weft.File (File, closeFile)
 import Weft.Static.OpenFiles
 import Weft.Static.Users
 import Weft.Thread (threadDelay)
 
+-- | The kept files of a folder, in each process.
+newtype Kept = Kept (PerProcess Files)
+
 -- | The kept files of a folder.
-data Kept = Kept
+data Files = Files
   { -- | By their path below the folder. Changed atomically, by any thread.
     keptTables :: !(Each (IORef (H.HashMap ByteString Slot))),
     -- | The number of files that were kept and are still open. Changed atomically.
@@ -65,12 +72,16 @@ data Slot = Slot
 
 -- | No files.
 newKept :: IO Kept
-newKept = Kept <$> newEach (newIORef H.empty) <*> newIORef 0 <*> newIORef Asleep
+newKept = noFiles Asleep >>= fmap Kept . newPerProcessFrom inherited
+  where
+    noFiles state = Files <$> newEach (newIORef H.empty) <*> newIORef 0 <*> newIORef state
+    inherited kept = readIORef (keptCloser kept) >>= \state -> noFiles (if state == Closed then Closed else Asleep)
 
 -- | Run an action with the file that is kept under a path, if there is one. 'Nothing' without running it if there is
 -- none.
 withKept :: Kept -> ByteString -> (File -> IO a) -> IO (Maybe a)
-withKept kept path act = do
+withKept (Kept files) path act = do
+  kept <- ofThisProcess files
   table <- own (keptTables kept) >>= readIORef
   case H.lookup path table of
     Nothing -> pure Nothing
@@ -83,7 +94,8 @@ withKept kept path act = do
 -- the path if fewer than the given number are, and if the process may keep another one. Otherwise it is closed in the
 -- end.
 withOpened :: Kept -> Int -> Maybe OpenFiles -> ByteString -> IO File -> (File -> Bool) -> (File -> IO a) -> IO (Maybe a)
-withOpened kept most files path open isRight act = mask $ \restore -> do
+withOpened (Kept process) most files path open isRight act = mask $ \restore -> do
+  kept <- ofThisProcess process
   room <- takeRoom kept most files
   if not room
     then bracket open closeFile (\file -> restore (if isRight file then Just <$> act file else pure Nothing))
@@ -95,7 +107,7 @@ withOpened kept most files path open isRight act = mask $ \restore -> do
       result <- restore (if isRight file then using users (act file) else pure Nothing) `onException` end
       result <$ end
 
-takeRoom :: Kept -> Int -> Maybe OpenFiles -> IO Bool
+takeRoom :: Files -> Int -> Maybe OpenFiles -> IO Bool
 takeRoom kept most files = do
   -- Read first: where all room is taken, requests write nothing.
   full <- (>= most) <$> readIORef (keptCount kept)
@@ -103,11 +115,11 @@ takeRoom kept most files = do
   permitted <- if mine then permitKept files else pure False
   permitted <$ when (mine && not permitted) (atomicModifyIORef' (keptCount kept) (\n -> (n - 1, ())))
 
-giveRoom :: Kept -> Maybe OpenFiles -> IO ()
+giveRoom :: Files -> Maybe OpenFiles -> IO ()
 giveRoom kept files = returnKept files >> atomicModifyIORef' (keptCount kept) (\n -> (n - 1, ()))
 
 -- | Put a file into the table of the capability, unless it has one with the same path. Masked.
-put :: Kept -> ByteString -> File -> Users -> IO Bool
+put :: Files -> ByteString -> File -> Users -> IO Bool
 put kept path file users = do
   table <- own (keptTables kept)
   slot <- Slot file users <$> newIORef True
@@ -118,7 +130,8 @@ put kept path file users = do
 
 -- | Keep the files of a path no longer. Responses that use them go on.
 dropKept :: Kept -> ByteString -> IO ()
-dropKept kept path = mask_ $ do
+dropKept (Kept files) path = mask_ $ do
+  kept <- ofThisProcess files
   tables <- everyOne (keptTables kept)
   forM_ tables $ \table -> readIORef table >>= mapM_ (remove table path) . H.lookup path
 
@@ -132,23 +145,24 @@ remove table path slot = do
 
 -- | Keep no file any more.
 closeKept :: Kept -> IO ()
-closeKept kept = mask_ $ do
+closeKept (Kept files) = mask_ $ do
+  kept <- ofThisProcess files
   atomicWriteIORef (keptCloser kept) Closed
   empty kept
 
-empty :: Kept -> IO ()
+empty :: Files -> IO ()
 empty kept = do
   tables <- everyOne (keptTables kept)
   forM_ tables $ \table -> atomicModifyIORef' table ((,) H.empty) >>= mapM_ (closeUnused . slotUsers)
 
 -- | The number of files that were kept and are still open.
 countKept :: Kept -> IO Int
-countKept = readIORef . keptCount
+countKept (Kept files) = ofThisProcess files >>= readIORef . keptCount
 
 -- The thread that closes --------------------------------------------------------------------
 
 -- | Called when a table has a new file. Masked.
-wakeCloser :: Kept -> IO ()
+wakeCloser :: Files -> IO ()
 wakeCloser kept = do
   before <- atomicModifyIORef' (keptCloser kept) (\s -> (if s == Asleep then Awake else s, s))
   case before of
@@ -158,7 +172,7 @@ wakeCloser kept = do
     Awake -> pure ()
     Closed -> empty kept
 
-closer :: Kept -> IO () -> IO ()
+closer :: Files -> IO () -> IO ()
 closer kept wait = do
   wait
   tables <- everyOne (keptTables kept)
