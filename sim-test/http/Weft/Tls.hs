@@ -9,7 +9,7 @@ module Weft.Tls
     -- * Clients
     TlsClientSettings (..),
     defaultTlsClientSettings,
-    loadTrust,
+    loadTrustOnce,
     tlsConnect,
   )
 where
@@ -39,8 +39,8 @@ data TlsClientSettings = TlsClientSettings
 defaultTlsClientSettings :: TlsClientSettings
 defaultTlsClientSettings = TlsClientSettings () [] (seconds 10)
 
-loadTrust :: () -> IO ()
-loadTrust = pure
+loadTrustOnce :: () -> IO (IO ())
+loadTrustOnce = pure . pure
 
 tlsConnect :: TlsClientSettings -> String -> Connection -> IO Connection
 tlsConnect _ name _ = ioError (userError ("no TLS, for " <> name))

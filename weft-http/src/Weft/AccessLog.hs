@@ -13,6 +13,11 @@
 -- Each capability has a buffer, so lines that different capabilities log at almost the same time, also those of one
 -- client with several connections, can be out of order by up to 'logDelay' and the time of a write.
 --
+-- A child of 'System.Posix.Process.forkProcess' can log to the log of its parent: it appends to the same file, with a
+-- buffer and threads of its own, and its counters begin at 0. Lines that wait at the fork are written by the parent
+-- alone. Nothing writes the child's last lines when it ends: it has to call 'flushLog' before. Each process reopens the
+-- file for itself.
+--
 -- Any thread may call these functions. A line costs a request less than a microsecond,
 -- and takes no lock that other capabilities use.
 --
@@ -46,6 +51,7 @@ import Control.Exception (IOException, bracket, finally, mask, mask_, onExceptio
 import Control.Monad (forM_, forever, unless, void, when)
 import Data.ByteString (ByteString)
 import Data.IORef
+import Data.Maybe (isJust)
 import Data.Time.Clock.POSIX (getPOSIXTime)
 import GHC.Conc (labelThread)
 import Network.HTTP.Types (Status)
@@ -54,6 +60,7 @@ import Weft.AccessLog.Buffer
 import Weft.AccessLog.Line
 import Weft.AccessLog.Sink
 import Weft.Blocking (blocking)
+import Weft.Core.PerProcess
 import Weft.Core.Time (Duration, Instant (..), after, milliseconds, seconds)
 import qualified Weft.Core.Time as Time (until)
 import Weft.Exchange
@@ -94,8 +101,11 @@ defaultLogSettings =
   where
     counted n = show n <> (if n == 1 then " line" else " lines")
 
--- | An open log.
-data AccessLog = AccessLog
+-- | An open log: what each process has of it.
+newtype AccessLog = AccessLog (PerProcess Log)
+
+-- | An open log, in one process.
+data Log = Log
   { accessSettings :: !LogSettings,
     accessBuffer :: !Buffer,
     -- | The formatted current second. Any thread that finds it out of date replaces it;
@@ -107,6 +117,9 @@ data AccessLog = AccessLog
     accessUrgent :: !(MVar ()),
     -- | Held by the thread that takes out lines and writes them, so that they stay in order.
     accessSink :: !(MVar Sink),
+    -- | The same sink, also while a thread holds it, for forked children; 'Nothing' once the log is closed. Written by
+    -- the thread that holds the sink.
+    accessCurrent :: !(IORef (Maybe Sink)),
     -- | The number of lines written, and the number lost by failed writes. Changed while the sink is held.
     accessWritten :: !(IORef Int),
     accessFailed :: !(IORef Int),
@@ -132,31 +145,53 @@ data Losses = Losses
 withAccessLog :: LogSettings -> (AccessLog -> IO a) -> IO a
 withAccessLog settings act = bracket open close $ \accessLog ->
   -- The log's threads end last, so that a write in progress is completed.
-  running "weft access log" (writer accessLog) $
-    running "weft access log: lost lines" (reporter accessLog) $
-      act accessLog `finally` within (seconds 2) (flushLog accessLog)
+  running writerLabel (writer accessLog) $
+    running reporterLabel (reporter accessLog) $
+      (newPerProcessFrom inherited accessLog >>= act . AccessLog) `finally` within (seconds 2) (flush accessLog)
   where
-    open = do
-      capabilities <- getNumCapabilities
-      sink <- openSink (logPath settings)
-      AccessLog settings
-        <$> newBuffer capabilities (max longestLine (logBuffer settings `quot` capabilities))
-        <*> (newIORef =<< currentDate)
-        <*> newEmptyMVar
-        <*> newEmptyMVar
-        <*> newMVar sink
-        <*> newIORef 0
-        <*> newIORef 0
-        <*> newMVar (Losses Nothing 0 (Instant minBound))
-        <*> newEmptyMVar
+    open = openSink (logPath settings) >>= newLog settings . Just
     -- No thread holds the sink any more.
     close accessLog =
-      (tryTakeMVar (accessSink accessLog) >>= mapM_ closeSink)
+      (writeIORef (accessCurrent accessLog) Nothing >> tryTakeMVar (accessSink accessLog) >>= mapM_ closeSink)
         `finally` within (seconds 2) (abandon accessLog >> report True accessLog)
     -- Lines that nobody has taken in two seconds.
     abandon accessLog = do
       left <- sum . map batchLines <$> takeBatches (accessBuffer accessLog)
       when (left > 0) (failed accessLog tooSlow left)
+
+newLog :: LogSettings -> Maybe Sink -> IO Log
+newLog settings sink = do
+  capabilities <- getNumCapabilities
+  Log settings
+    <$> newBuffer capabilities (max longestLine (logBuffer settings `quot` capabilities))
+    <*> (newIORef =<< currentDate)
+    <*> newEmptyMVar
+    <*> newEmptyMVar
+    <*> maybe newEmptyMVar newMVar sink
+    <*> newIORef sink
+    <*> newIORef 0
+    <*> newIORef 0
+    <*> newMVar (Losses Nothing 0 (Instant minBound))
+    <*> newEmptyMVar
+
+-- | The log of a forked child, with threads that end with the process.
+inherited :: Log -> IO Log
+inherited parents = do
+  sink <- readIORef (accessCurrent parents) >>= mapM inheritedSink
+  accessLog <- newLog (accessSettings parents) sink
+  when (isJust sink) $
+    forM_ [(writerLabel, writer), (reporterLabel, reporter)] $ \(name, loop) -> do
+      thread <- forkIOWithUnmask (\unmask -> unmask (loop accessLog))
+      labelThread thread name
+  pure accessLog
+
+-- | What a process has of the log.
+here :: AccessLog -> (Log -> IO a) -> IO a
+here (AccessLog logs) act = ofThisProcess logs >>= act
+
+writerLabel, reporterLabel :: String
+writerLabel = "weft access log"
+reporterLabel = "weft access log: lost lines"
 
 -- | Run an action while a thread runs another one. Afterwards that thread has ended: it holds no sink any more, and has
 -- counted the lines that it could not write.
@@ -171,14 +206,14 @@ running name loop = bracket start stop . const
     stop (t, ended) = killThread t >> takeMVar ended
 
 -- | The loop of the log's thread.
-writer :: AccessLog -> IO ()
+writer :: Log -> IO ()
 writer accessLog = forever $ do
   takeMVar (accessWork accessLog)
   _ <- within (logDelay (accessSettings accessLog)) (takeMVar (accessUrgent accessLog))
-  flushLog accessLog
+  flush accessLog
 
 -- | The loop of the thread that reports lost lines, also while the other one waits for the reader of a pipe.
-reporter :: AccessLog -> IO ()
+reporter :: Log -> IO ()
 reporter accessLog = forever $ do
   takeMVar (accessLost accessLog)
   -- More may follow.
@@ -208,7 +243,7 @@ logRefusal :: AccessLog -> SockAddr -> Maybe Status -> ByteString -> IO ()
 logRefusal accessLog peer status reason = logLine accessLog (Refused peer status reason)
 
 logLine :: AccessLog -> Subject -> IO ()
-logLine accessLog subject = do
+logLine logs subject = here logs $ \accessLog -> do
   date <- theDate accessLog
   outcome <- append (accessBuffer accessLog) (line (logFormat (accessSettings accessLog)) date subject)
   case outcome of
@@ -218,7 +253,7 @@ logLine accessLog subject = do
     HalfFull -> tryPutMVar (accessUrgent accessLog) () >> void (tryPutMVar (accessWork accessLog) ())
 
 -- | The formatted current second.
-theDate :: AccessLog -> IO Date
+theDate :: Log -> IO Date
 theDate accessLog = do
   date <- readIORef (accessDate accessLog)
   t <- now
@@ -243,20 +278,27 @@ currentDate = do
 -- lost. If the new file cannot be opened, an 'IOError' is thrown and the old one stays in use. No effect on the
 -- standard output.
 reopenLog :: AccessLog -> IO ()
-reopenLog accessLog = unless (path == "-") $
-  mask $ \restore -> do
-    sink <- openSink path
-    old <- takeMVar (accessSink accessLog) `onException` closeSink sink
-    restore (drain accessLog old) `finally` (putMVar (accessSink accessLog) sink >> closeSink old)
-  where
-    path = logPath (accessSettings accessLog)
+reopenLog logs = here logs $ \accessLog -> do
+  let path = logPath (accessSettings accessLog)
+  unless (path == "-") $
+    mask $ \restore -> do
+      sink <- openSink path
+      old <- takeMVar (accessSink accessLog) `onException` closeSink sink
+      let exchange = do
+            writeIORef (accessCurrent accessLog) (Just sink)
+            putMVar (accessSink accessLog) sink
+            closeSink old
+      restore (drain accessLog old) `finally` exchange
 
 -- | Write all lines that were logged so far. Waits for the disk, or for the reader of a pipe.
 flushLog :: AccessLog -> IO ()
-flushLog accessLog = withMVar (accessSink accessLog) (drain accessLog)
+flushLog logs = here logs flush
+
+flush :: Log -> IO ()
+flush accessLog = withMVar (accessSink accessLog) (drain accessLog)
 
 -- | Write all lines; the caller holds the sink. If it is interrupted, the lines that were not written are lost.
-drain :: AccessLog -> Sink -> IO ()
+drain :: Log -> Sink -> IO ()
 drain accessLog sink = mask $ \restore -> do
   before <- settled
   batches <- takeBatches (accessBuffer accessLog)
@@ -277,19 +319,19 @@ drain accessLog sink = mask $ \restore -> do
 -- Lost lines -------------------------------------------------------------------------------
 
 -- | Lines could not be written. The caller holds the sink, or closes the log.
-failed :: AccessLog -> IOException -> Int -> IO ()
+failed :: Log -> IOException -> Int -> IO ()
 failed accessLog e n = mask_ $ do
   modifyIORef' (accessFailed accessLog) (+ n)
   unreported accessLog e n
 
 -- | Lines are to be reported as lost.
-unreported :: AccessLog -> IOException -> Int -> IO ()
+unreported :: Log -> IOException -> Int -> IO ()
 unreported accessLog e n = do
   modifyMVar_ (accessLosses accessLog) $ \losses ->
     let !m = maybe 0 snd (lossesUnreported losses) + n in pure losses {lossesUnreported = Just (e, m)}
   wakeReporter accessLog
 
-wakeReporter :: AccessLog -> IO ()
+wakeReporter :: Log -> IO ()
 wakeReporter accessLog = void (tryPutMVar (accessLost accessLog) ())
 
 tooSlow :: IOException
@@ -297,7 +339,7 @@ tooSlow = userError "they were not written fast enough"
 
 -- | Report the lines that were lost since the last report, if there are any, and, unless the log is being closed, if
 -- the last report was long enough ago. If it is interrupted, they are left for the next report.
-report :: Bool -> AccessLog -> IO ()
+report :: Bool -> Log -> IO ()
 report closing accessLog = mask $ \restore -> do
   t <- now
   dropped <- droppedLines (accessBuffer accessLog)
@@ -335,7 +377,7 @@ data LogMetrics = LogMetrics
 
 -- | Read the counters.
 logMetrics :: AccessLog -> IO LogMetrics
-logMetrics accessLog =
+logMetrics logs = here logs $ \accessLog ->
   LogMetrics
     <$> readIORef (accessWritten accessLog)
     <*> droppedLines (accessBuffer accessLog)

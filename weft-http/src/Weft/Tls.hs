@@ -58,6 +58,7 @@ module Weft.Tls
     Trust (..),
     Authorities,
     loadTrust,
+    loadTrustOnce,
     tlsConnect,
 
     -- * Peers' certificates
@@ -68,8 +69,9 @@ module Weft.Tls
 where
 
 import Control.Applicative ((<|>))
+import Control.Concurrent.MVar
 import Control.Exception
-import Control.Monad (unless, when)
+import Control.Monad (join, unless, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as B8
@@ -80,6 +82,7 @@ import Data.Int (Int64)
 import Data.Maybe (fromMaybe)
 import System.IO.Unsafe (unsafePerformIO)
 import Weft.Blocking (blocking)
+import Weft.Core.PerProcess
 import Weft.Core.Time (toSeconds)
 import Weft.Duration (Duration, seconds)
 import Weft.Tls.Credentials
@@ -295,6 +298,16 @@ loadTrust trust = case trust of
   TrustAuthorities path -> TrustLoaded . Authorities <$> loadAuthorities False path
   TrustMemory text -> TrustLoaded . Authorities <$> authoritiesFrom False text
   other -> pure other
+
+-- | An action that loads the authorities when it is first run, and returns the same ones from then on; if that fails,
+-- the next one tries again. Others wait meanwhile. Any thread may run it. A forked child keeps those that its parent
+-- has loaded.
+loadTrustOnce :: Trust -> IO (IO Trust)
+loadTrustOnce trust = do
+  loaded <- newMVar Nothing >>= newPerProcessFrom (\inherited -> tryReadMVar inherited >>= newMVar . join)
+  pure $ do
+    known <- ofThisProcess loaded
+    modifyMVar known $ \before -> (\now' -> (Just now', now')) <$> maybe (loadTrust trust) pure before
 
 -- | For all clients that accept any certificate.
 anything :: Context

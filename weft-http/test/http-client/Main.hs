@@ -6,6 +6,7 @@ module Main (main) where
 import qualified Spec.Chains as Chains
 import qualified Spec.Cuts as Cuts
 import qualified Spec.Exchange as Exchange
+import qualified Spec.Forked as Forked
 import qualified Spec.Gone as Gone
 import qualified Spec.Parser as Parser
 import qualified Spec.Peers as Peers
@@ -17,4 +18,4 @@ import Test.Tasty (testGroup)
 import Weft.Test.Main (defaultMain)
 
 main :: IO ()
-main = defaultMain (testGroup "HTTP client" [Parser.tests, Exchange.tests, Cuts.tests, Peers.tests, Proxy.tests, Chains.tests, Gone.tests, Upgrades.tests, Shared.tests, Urls.tests])
+main = defaultMain (testGroup "HTTP client" [Parser.tests, Exchange.tests, Cuts.tests, Peers.tests, Proxy.tests, Chains.tests, Gone.tests, Upgrades.tests, Shared.tests, Forked.tests, Urls.tests])

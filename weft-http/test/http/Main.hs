@@ -11,6 +11,7 @@ import qualified Spec.Compression as Compression
 import qualified Spec.Connections as Connections
 import qualified Spec.Ends as Ends
 import qualified Spec.Files as Files
+import qualified Spec.Forked as Forked
 import qualified Spec.Framing as Framing
 import qualified Spec.Fuzz as Fuzz
 import qualified Spec.Grpc as Grpc
@@ -80,6 +81,7 @@ underConfiguration (configuration, refused) =
         Grpc.tests,
         Tunnels.tests,
         Logs.tests,
+        Forked.tests,
         Misses.tests,
         Metrics.tests
       ]

@@ -21,6 +21,11 @@
 -- first, and neither writes to memory that another capability uses. Before a new resource is made, one of
 -- another capability is taken.
 --
+-- A child of 'System.Posix.Process.forkProcess' begins with an empty pool, of the same settings: the resources that the
+-- parent has at the fork remain the parent's alone, as two processes that used one connection would read each other's
+-- answers. The child neither uses nor destroys them ('release', 'discard' and 'detach' of a lease from before the fork
+-- do nothing there). The end of 'withPool' concerns the process that called it; in the child the pool stays open.
+--
 -- Any thread may use a pool. All functions are interruptible.
 --
 -- @since 0.1.0
@@ -47,12 +52,15 @@ module Weft.Pool
   )
 where
 
+import Control.Concurrent (forkIOWithUnmask)
 import Control.Concurrent.MVar
 import Control.Exception
 import Control.Monad
 import Data.IORef
 import qualified Data.Map.Strict as Map
+import GHC.Conc (labelThread)
 import Weft.Core.Each
+import Weft.Core.PerProcess
 import Weft.Core.Time (Duration (..), Instant (..), after)
 import Weft.Deadline (timeoutError, untilDeadline)
 import Weft.Duration
@@ -62,6 +70,7 @@ import Weft.Sys
   ( OwnRef,
     WordArray,
     addWord,
+    forkGeneration,
     newOwnRef,
     newOwnWords,
     now,
@@ -107,8 +116,17 @@ poolOf creating destroying =
       poolValidateAfter = milliseconds 500
     }
 
--- | A resource, when its life ends, and since when it is idle.
-data Item a = Item {itemValue :: !a, itemEnd :: !Instant, itemSince :: !Instant}
+-- | A resource, and since when it is idle.
+data Item a = Item {itemMade :: !(Made a), itemSince :: !Instant}
+
+-- | A resource, when its life ends, and the process that has made it ('forkGeneration').
+data Made a = Made {madeValue :: !a, madeEnd :: !Instant, madeGeneration :: !Int}
+
+itemValue :: Item a -> a
+itemValue = madeValue . itemMade
+
+itemEnd :: Item a -> Instant
+itemEnd = madeEnd . itemMade
 
 -- | What a capability writes: its idle resources, the latest first, and how often one was taken from here by its own
 -- threads and by others.
@@ -117,13 +135,16 @@ data Shelf a = Shelf {shelfItems :: ![Item a], shelfReused :: !Int, shelfBorrowe
 -- | What one who waits is given.
 data Grant a = Given !(Item a) | MayCreate | Closed
 
--- | A pool.
+-- | A pool: what each process has of it.
+newtype Pool a = Pool (PerProcess (Stock a))
+
+-- | A pool, in one process.
 --
 -- One who gives an item back puts it on a shelf, then reads the attention and the books. One who waits raises the
 -- attention, enters the line, and then looks at all shelves. Both write to the shelf, and these writes are in an order:
 -- either the one who waits finds the item, or the one who gives finds him in line. The same holds for the end of the
 -- pool, which raises the attention, closes the books and clears all shelves.
-data Pool a = Pool
+data Stock a = Stock
   { poolSettings :: !(PoolSettings a),
     -- | Written by threads of the capability, by those of others who find theirs empty, and by the sweeper.
     poolShelves :: !(Each (OwnRef (Shelf a))),
@@ -156,25 +177,42 @@ leased (Lease item) = itemValue item
 -- 'PoolClosed', and a resource that is still in use is destroyed when it is given back. Threads of a "Weft.Scope" in
 -- the action have ended by then.
 withPool :: PoolSettings a -> (Pool a -> IO b) -> IO b
-withPool settings act = bracket create end $ \pool -> withScope $ \scope -> do
-  let shortest = min (poolIdleTime settings) (poolMaximalAge settings)
-  when (shortest < maxBound) $
-    void (forkDaemon scope (forever (sleep (max (milliseconds 10) (quarter shortest)) >> sweep pool)))
-  act pool
+withPool settings act = bracket create end $ \stock -> withScope $ \scope -> do
+  when (isSwept stock) (void (forkDaemon scope (sweeping stock)))
+  newPerProcessFrom renewed stock >>= act . Pool
   where
-    quarter (Duration ns) = Duration (ns `div` 4)
-    create =
-      Pool settings {poolMost = max 1 (poolMost settings)}
-        <$> newEach (newOwnRef (Shelf [] 0 0))
-        <*> newOwnWords 1
-        <*> newIORef newBooks
-        <*> newIORef (Tally 0 0 0 0)
+    create = newStock settings {poolMost = max 1 (poolMost settings)} newBooks
     end pool = do
       attention pool 1
       waiting <- atomicModifyIORef' (poolBooks pool) close
       attention pool (negate (length waiting))
       mapM_ (`putMVar` Closed) waiting
       clear pool
+
+newStock :: PoolSettings a -> Books (MVar (Grant a)) -> IO (Stock a)
+newStock settings books =
+  Stock settings
+    <$> newEach (newOwnRef (Shelf [] 0 0))
+    <*> newOwnWords 1
+    <*> newIORef books
+    <*> newIORef (Tally 0 0 0 0)
+
+-- | That of a forked child, with a thread that sweeps it: that of 'withPool' is its parent's.
+renewed :: Stock a -> IO (Stock a)
+renewed inherited = do
+  closed <- booksClosed <$> readIORef (poolBooks inherited)
+  stock <- newStock (poolSettings inherited) (if closed then fst (close newBooks) else newBooks)
+  -- Who gives back or waits looks at the books of a closed pool.
+  when closed (attention stock 1)
+  when (isSwept stock && not closed) $ do
+    thread <- forkIOWithUnmask (\unmask -> unmask (sweeping stock))
+    labelThread thread "weft pool"
+  pure stock
+
+-- | What a process has of the pool.
+stockOf :: Pool a -> IO (Stock a)
+stockOf (Pool stocks) = ofThisProcess stocks
+{-# INLINE stockOf #-}
 
 -- Using resources --------------------------------------------------------------------
 
@@ -189,7 +227,10 @@ withResource pool deadline act = mask $ \restore -> do
 -- 'Weft.Transport.isTimeout' if it would have to wait beyond the deadline, 'PoolClosed', and what 'poolCreate' throws.
 -- Give it back by 'release' or 'discard', once. To be called masked, as in a 'bracket'.
 acquire :: Pool a -> Instant -> IO (Lease a)
-acquire pool deadline = mask_ $ takeIdle pool >>= maybe enterLine (vetted pool deadline)
+acquire pools deadline = mask_ $ stockOf pools >>= \pool -> acquireFrom pool deadline
+
+acquireFrom :: Stock a -> Instant -> IO (Lease a)
+acquireFrom pool deadline = takeIdle pool >>= maybe enterLine (vetted pool deadline)
   where
     enterLine = do
       box <- newEmptyMVar
@@ -234,25 +275,33 @@ acquire pool deadline = mask_ $ takeIdle pool >>= maybe enterLine (vetted pool d
 
 -- | Give a resource back.
 release :: Pool a -> Lease a -> IO ()
-release pool (Lease item) = mask_ $ do
+release pools lease = mask_ . withOwn pools lease $ \pool item -> do
   t <- now
   if t >= itemEnd item then destroy pool item else putIdle pool item {itemSince = t}
 
 -- | Destroy a resource instead of giving it back.
 discard :: Pool a -> Lease a -> IO ()
-discard pool (Lease item) = mask_ (destroy pool item)
+discard pools lease = mask_ (withOwn pools lease destroy)
 
 -- | Take a resource out of the pool, which neither destroys it nor counts it any more. Instead of 'release', once.
 detach :: Pool a -> Lease a -> IO ()
-detach pool _ = mask_ $ tally pool (Tally 0 1 0 0) >> givePlace pool
+detach pools lease = mask_ . withOwn pools lease $ \pool _ -> tally pool (Tally 0 1 0 0) >> givePlace pool
+
+-- | Run an action with a resource that this process has made. One of the parent's has no place in the child's pool.
+withOwn :: Pool a -> Lease a -> (Stock a -> Item a -> IO ()) -> IO ()
+withOwn pools (Lease item) act = do
+  generation <- forkGeneration
+  when (madeGeneration (itemMade item) == generation) (stockOf pools >>= \pool -> act pool item)
+{-# INLINE withOwn #-}
 
 -- | Make a resource, with a place.
-make :: Pool a -> Instant -> IO (Lease a)
+make :: Stock a -> Instant -> IO (Lease a)
 make pool deadline = do
   a <- poolCreate (poolSettings pool) deadline `onException` givePlace pool
   t <- now
   tally pool (Tally 1 0 0 0)
-  pure (Lease (Item a (after (jittered t) t) t))
+  generation <- forkGeneration
+  pure (Lease (Item (Made a (after (jittered t) t) generation) t))
   where
     jittered (Instant ns) = case poolMaximalAge (poolSettings pool) of
       Duration age
@@ -260,7 +309,7 @@ make pool deadline = do
         | otherwise -> Duration (age - age `div` 1000 * (ns `mod` 101))
 
 -- | An idle resource that may be used again, or a new one in its place.
-vetted :: Pool a -> Instant -> Item a -> IO (Lease a)
+vetted :: Stock a -> Instant -> Item a -> IO (Lease a)
 vetted pool deadline item = do
   t <- now
   fit <-
@@ -285,27 +334,27 @@ vetted pool deadline item = do
       Nothing -> pure False
 
 -- | Destroy a resource, and give its place back.
-destroy :: Pool a -> Item a -> IO ()
+destroy :: Stock a -> Item a -> IO ()
 destroy pool item = destroyed pool item `finally` givePlace pool
 
-destroyed :: Pool a -> Item a -> IO ()
+destroyed :: Stock a -> Item a -> IO ()
 destroyed pool item = do
   tally pool (Tally 0 1 0 0)
   poolDestroy (poolSettings pool) (itemValue item) `catch` \e -> const (pure ()) (e :: IOException)
 
-givePlace :: Pool a -> IO ()
+givePlace :: Stock a -> IO ()
 givePlace pool = do
   called <- atomicModifyIORef' (poolBooks pool) vacate
   forM_ called $ \box -> putMVar box MayCreate >> attention pool (-1)
 
-tally :: Pool a -> Tally -> IO ()
+tally :: Stock a -> Tally -> IO ()
 tally pool (Tally a b c d) =
   atomicModifyIORef' (poolTally pool) (\(Tally w x y z) -> (Tally (w + a) (x + b) (y + c) (z + d), ()))
 
 -- Shelves ----------------------------------------------------------------------------
 
 -- | An idle resource: of this capability, or else of another one.
-takeIdle :: Pool a -> IO (Maybe (Item a))
+takeIdle :: Stock a -> IO (Maybe (Item a))
 takeIdle pool = do
   mine <- own (poolShelves pool)
   found <- takeFrom (\shelf -> shelf {shelfReused = shelfReused shelf + 1}) mine
@@ -331,7 +380,7 @@ takeFrom count ref = do
     item : _ -> Just item
 
 -- | Put a resource on this capability's shelf, and see to those who wait.
-putIdle :: Pool a -> Item a -> IO ()
+putIdle :: Stock a -> Item a -> IO ()
 putIdle pool item = do
   mine <- own (poolShelves pool)
   put mine item
@@ -353,11 +402,24 @@ putIdle pool item = do
               -- Another one may have begun to wait while it was not on the shelf.
               Nothing -> put mine i
 
-attention :: Pool a -> Int -> IO ()
+attention :: Stock a -> Int -> IO ()
 attention pool n = void (addWord (poolAttention pool) 0 n)
 
+-- | Whether time ends resources.
+isSwept :: Stock a -> Bool
+isSwept stock = shortestLife (poolSettings stock) < maxBound
+
+shortestLife :: PoolSettings a -> Duration
+shortestLife settings = min (poolIdleTime settings) (poolMaximalAge settings)
+
+-- | The loop of the thread that destroys them.
+sweeping :: Stock a -> IO ()
+sweeping stock = forever (sleep (max (milliseconds 10) (quarter (shortestLife (poolSettings stock)))) >> sweep stock)
+  where
+    quarter (Duration ns) = Duration (ns `div` 4)
+
 -- | Destroy idle resources whose time is over.
-sweep :: Pool a -> IO ()
+sweep :: Stock a -> IO ()
 sweep pool = do
   t <- now
   let over item = t >= itemEnd item || t >= after (poolIdleTime (poolSettings pool)) (itemSince item)
@@ -367,11 +429,11 @@ sweep pool = do
     when (any over (shelfItems shelf)) (clearShelf pool over ref)
 
 -- | Destroy all idle resources.
-clear :: Pool a -> IO ()
+clear :: Stock a -> IO ()
 clear pool = everyOne (poolShelves pool) >>= foldr (finally . clearShelf pool (const True)) (pure ())
 
 -- | Destroy these resources of a shelf.
-clearShelf :: Pool a -> (Item a -> Bool) -> OwnRef (Shelf a) -> IO ()
+clearShelf :: Stock a -> (Item a -> Bool) -> OwnRef (Shelf a) -> IO ()
 clearShelf pool which ref = mask_ $ do
   before <- updateOwnRef ref (\s -> s {shelfItems = filter (not . which) (shelfItems s)})
   foldr (finally . destroy pool) (pure ()) (filter which (shelfItems before))
@@ -401,7 +463,8 @@ data PoolCounts = PoolCounts
 
 -- | Read the counts.
 poolCounts :: Pool a -> IO PoolCounts
-poolCounts pool = do
+poolCounts pools = do
+  pool <- stockOf pools
   shelves <- everyOne (poolShelves pool) >>= mapM readOwnRef
   books <- readIORef (poolBooks pool)
   Tally created gone waits timeouts <- readIORef (poolTally pool)

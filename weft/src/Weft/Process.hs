@@ -26,6 +26,9 @@
 -- @SIGCHLD@: the status is lost then, and 'waitProcess' throws @ECHILD@. GHC's run-time system handles @SIGPIPE@, and
 -- in a program that does not let it, a child that closes its input ends the program when it writes on.
 --
+-- In a child of 'System.Posix.Process.forkProcess', which has not started the program, 'waitProcess' throws @ECHILD@, and
+-- 'signalProcess' has no effect: nothing keeps the number of the process for the forked child.
+--
 -- A child's children are not known to the kernel as ours. A program that starts others gets a group of its own
 -- ('programGroup'), whose members are signalled with it.
 --
@@ -71,6 +74,7 @@ import System.Posix.Signals (Signal, sigKILL, sigTERM)
 import System.Posix.Types (CPid, Fd (..))
 import Weft.Core.Descriptor (descriptorFd)
 import Weft.Core.Events (evtRead)
+import Weft.Core.PerProcess
 import Weft.Core.Time (after)
 import qualified Weft.Core.Time as Time (until)
 import Weft.Deadline (Instant, deadlineIn, noDeadline, timeoutError, untilDeadline)
@@ -159,7 +163,8 @@ data Process = Process
     processProgram :: !Program,
     -- | The pidfd, if there is one.
     processEvent :: !(Maybe Socket),
-    processState :: !(MVar State)
+    -- | In a forked child it is 'Over' (@ECHILD@).
+    processState :: !(PerProcess (MVar State))
   }
 
 -- | The kernel keeps the number of a child for us until its status is taken. A signal is therefore sent with the state
@@ -263,7 +268,7 @@ start p = do
                 ends <- peekArray 3 oursp >>= mapM (owned True)
                 Process r (connectionOf (take 2 ends)) (connectionOf (drop 2 ends)) p
                   <$> (peek pidfdp >>= owned False)
-                  <*> newMVar Ours
+                  <*> (newMVar Ours >>= newPerProcessFrom foreign')
   where
     loc = "Weft.Process.withProcess"
     streams = [programInput p, programOutput p, programErrors p]
@@ -287,6 +292,16 @@ start p = do
     failed code step = (errnoError loc code) {ioe_filename = blamed step}
     -- As @cbits\/process.c@ numbers the steps: 1 is the folder's.
     blamed step = if step == 1 then programFolder p else Just (programPath p)
+
+-- | The state for a forked child, whose sibling the program is.
+foreign' :: MVar State -> IO (MVar State)
+foreign' inherited = do
+  state <- tryReadMVar inherited
+  newMVar $ case state of
+    Just (Over r) -> Over r
+    _ -> Over (Left noChild)
+  where
+    Errno noChild = eCHILD
 
 -- | With a null pointer for 'Nothing'.
 perhaps :: (a -> (Ptr b -> IO r) -> IO r) -> Maybe a -> (Ptr b -> IO r) -> IO r
@@ -333,7 +348,8 @@ end p = do
       let name = programPath (processProgram p) <> " (process " <> show (processId p) <> ")"
       reportLine ("weft: killed, and still running: " <> name)
       void (waitUntil p noDeadline)
-  modifyMVar_ (processState p) $ \_ -> do
+  state <- ofThisProcess (processState p)
+  modifyMVar_ state $ \_ -> do
     -- The child is still a zombie, so that no other group has its number.
     when (programGroup (processProgram p)) (void (deliver p sigKILL))
     Over . fromMaybe (Left noChild) <$> status p 1
@@ -365,9 +381,12 @@ waitUntil p deadline = go (milliseconds 1)
           Left e -> const False (e :: IOException)
           Right _ -> True
 
+withState :: Process -> (State -> IO a) -> IO a
+withState p act = ofThisProcess (processState p) >>= \state -> withMVar state act
+
 -- | How the child has ended, if it has.
 look :: Process -> IO (Maybe (Either CInt ExitStatus))
-look p = withMVar (processState p) $ \state -> case state of
+look p = withState p $ \state -> case state of
   Over r -> pure (Just r)
   Ours -> status p 0
 
@@ -384,7 +403,7 @@ status p taking = withEvent p $ \pidfd -> alloca $ \resultp -> do
 
 -- | Send a signal, unless the child has ended for us. Returns 0 or @-errno@.
 send :: Process -> Signal -> IO CInt
-send p signal = withMVar (processState p) $ \state -> case state of
+send p signal = withState p $ \state -> case state of
   Over _ -> pure 0
   Ours -> deliver p signal
 

@@ -17,6 +17,9 @@
 -- asked only by 'BySystem', which calls @getaddrinfo(3)@ in a pool of threads of the resolver's own. Such a call cannot
 -- be cancelled: its caller returns at once, and the call goes on and keeps its thread.
 --
+-- A child of 'System.Posix.Process.forkProcess' has all places of the resolver for itself, and shares no look-up with
+-- its parent: those that were in progress at the fork go on in the parent alone. (Its copies of their sockets stay open.)
+--
 -- Any thread may use a resolver. All functions throw 'ResolveError' and nothing else of their own. They are
 -- interruptible while they wait.
 --
@@ -57,24 +60,31 @@ import Network.Socket (AddrInfo (..), AddrInfoFlag (..), Family (..), PortNumber
 import qualified Network.Socket as N
 import System.IO.Unsafe (unsafePerformIO)
 import Weft.Blocking.Pool (Pool, newPool, runIn)
+import Weft.Core.PerProcess
 import Weft.Deadline (Instant, deadlineIn, untilDeadline)
 import Weft.Duration
 import Weft.Resolver.Names
 import Weft.Resolver.Query
 import Weft.Resolver.Shared
-import Weft.Sys (forkGeneration, now)
+import Weft.Sys (now)
 import Weft.WholeFile (readTextFile)
 
 -- | How names are looked up, and the look-ups in progress.
 data Resolver = Resolver
   { resolverSettings :: !ResolverSettings,
-    resolverShared :: !(Shared (Families, String) [SockAddr]),
-    -- | A place for each look-up that may be in progress.
-    resolverPlaces :: !QSem,
+    -- | Made anew in a forked child, where none of these look-ups has a thread.
+    resolverLookups :: !(PerProcess Lookups),
     resolverPool :: !Pool,
-    resolverChannels :: !Channels,
     -- | The file of hosts, and when it is to be read again. Any thread replaces it.
     resolverHostsRead :: !(IORef (Maybe (Instant, Hosts)))
+  }
+
+-- | The look-ups of a process.
+data Lookups = Lookups
+  { lookupsShared :: !(Shared (Families, String) [SockAddr]),
+    -- | A place for each one that may be in progress.
+    lookupsPlaces :: !QSem,
+    lookupsChannels :: !Channels
   }
 
 -- | How names that need a query are looked up.
@@ -126,26 +136,22 @@ defaultResolverSettings =
 -- | A resolver of its own. While no look-up is in progress it holds no descriptor and no thread; it need not be closed.
 newResolver :: ResolverSettings -> IO Resolver
 newResolver settings =
-  Resolver settings <$> newShared <*> newQSem most <*> newPool most <*> newChannels (askingOf settings) <*> newIORef Nothing
+  Resolver settings <$> newPerProcess lookups <*> newPool most <*> newIORef Nothing
   where
+    lookups = Lookups <$> newShared <*> newQSem most <*> newChannels (askingOf settings)
     most = max 1 (resolverMost settings)
 
--- | The program's resolver, with 'defaultResolverSettings'. A forked child gets one of its own.
+-- | The program's resolver, with 'defaultResolverSettings'.
 defaultResolver :: IO Resolver
-defaultResolver = do
-  generation <- forkGeneration
-  fresh <- newResolver defaultResolverSettings
-  atomicModifyIORef' theResolver $ \found -> case found of
-    Just (g, r) | g == generation -> (found, r)
-    _ -> (Just (generation, fresh), fresh)
+defaultResolver = pure theResolver
 
-theResolver :: IORef (Maybe (Int, Resolver))
-theResolver = unsafePerformIO (newIORef Nothing)
+theResolver :: Resolver
+theResolver = unsafePerformIO (newResolver defaultResolverSettings)
 {-# NOINLINE theResolver #-}
 
 -- | How many look-ups are in progress or wait for their turn.
 lookupsInProgress :: Resolver -> IO Int
-lookupsInProgress = inProgress . resolverShared
+lookupsInProgress r = ofThisProcess (resolverLookups r) >>= inProgress . lookupsShared
 
 -- | A name or service that has no address or port, and why.
 data ResolveError = ResolveError
@@ -196,7 +202,8 @@ resolveHost r deadline families host
       then pure known
       else do
         left <- untilDeadline deadline
-        found <- share (resolverShared r) "weft look-up" left (families, name) (lookUp r families name)
+        lookups <- ofThisProcess (resolverLookups r)
+        found <- share (lookupsShared lookups) "weft look-up" left (families, name) (lookUp r lookups families name)
         maybe (throwIO (ResolveError host DeadlinePassed)) pure found
   where
     name = canonical host
@@ -275,10 +282,10 @@ fromHosts r families name = case resolverHosts (resolverSettings r) of
     unread e = if lacksDescriptors e then throwIO (ResolveError name NoDescriptors) else pure (parseHosts B.empty)
 
 -- | Look a canonical name up, when there is a place.
-lookUp :: Resolver -> Families -> String -> IO [SockAddr]
-lookUp r families name = do
+lookUp :: Resolver -> Lookups -> Families -> String -> IO [SockAddr]
+lookUp r lookups families name = do
   found <- case resolverMethod settings of
-    ByQueries -> bracket_ (waitQSem (resolverPlaces r)) (signalQSem (resolverPlaces r)) (bySearch (resolverChannels r) families name)
+    ByQueries -> bracket_ (waitQSem (lookupsPlaces lookups)) (signalQSem (lookupsPlaces lookups)) (bySearch (lookupsChannels lookups) families name)
     BySystem -> bySystem (resolverPool r) families name
   either (throwIO . ResolveError name) pure found
   where

@@ -26,6 +26,9 @@
 -- one for all of them. One that comes while it is full is lost, whichever it is, and the run-time system says so on
 -- standard error (@lost signal due to full pipe@).
 --
+-- A child of 'System.Posix.Process.forkProcess' inherits what the process does at signals. It can use blocks of its own.
+-- Those of its parent do not end there, so that the handlers from before do not come back.
+--
 -- It is done with GHC's own handlers, and not by signalfd(2): that takes only signals which are blocked in every
 -- thread, and threads that the run-time system and C libraries started before have masks of their own, as has every
 -- program that would inherit such a mask. A signal takes the way of GHC's I\/O manager, some tens of microseconds.
@@ -58,6 +61,7 @@ import Control.Concurrent.STM
 import Control.Exception
 import Control.Monad (forM_, unless, void, when)
 import Data.Dynamic (Dynamic, toDyn)
+import Data.IORef
 import qualified Data.IntMap.Strict as IntMap
 import Data.List (delete, nub)
 import Foreign.C.Error (Errno (..), eINVAL)
@@ -67,6 +71,7 @@ import Foreign.Ptr (nullPtr)
 import GHC.Conc (HandlerFun, setHandler)
 import System.IO.Unsafe (unsafePerformIO)
 import System.Posix.Signals
+import Weft.Core.PerProcess
 import Weft.Deadline (Instant, atomicallyUntil, timeoutError)
 import Weft.FFI.Errno (throwErrnoCode, throwIfNegative_)
 import Weft.FFI.Signal
@@ -86,10 +91,20 @@ data Noting = Noting
     notingFor :: ![Signals]
   }
 
--- | By signal. Changed by blocks that begin and end, which hold it meanwhile; read by handlers.
-notings :: MVar (IntMap.IntMap Noting)
-notings = unsafePerformIO (newMVar IntMap.empty)
+-- | By signal. Written by blocks that begin and end, one at a time ('changing'), which wait for nothing in between; read
+-- by handlers.
+notings :: IORef (IntMap.IntMap Noting)
+notings = unsafePerformIO (newIORef IntMap.empty)
 {-# NOINLINE notings #-}
+
+-- | Held by a block that changes what the process does at a signal. Apart from 'notings', as a forked child keeps these,
+-- and a thread of its parent may hold the lock at the fork.
+changing :: PerProcess (MVar ())
+changing = unsafePerformIO (newPerProcess (newMVar ()))
+{-# NOINLINE changing #-}
+
+changed :: (IntMap.IntMap Noting -> IO (IntMap.IntMap Noting)) -> IO ()
+changed f = ofThisProcess changing >>= \lock -> withMVar lock (\_ -> readIORef notings >>= f >>= writeIORef notings)
 
 -- | Note these signals while the action runs, and put back what was there before. What is noted and not waited for at
 -- the end is dropped.
@@ -129,13 +144,14 @@ waitSignalSTM (Signals noted) = do
 -- | GHC runs it in a thread of its own. One transaction, so that all blocks have noted it at once.
 arrived :: Signal -> IO ()
 arrived signal = do
-  found <- IntMap.lookup (fromIntegral signal) <$> readMVar notings
+  ofThisProcess changing >>= readMVar
+  found <- IntMap.lookup (fromIntegral signal) <$> readIORef notings
   atomically . forM_ (maybe [] notingFor found) $ \(Signals noted) -> do
     before <- readTVar noted
     unless (signal `elem` before) (writeTVar noted (before <> [signal]))
 
 note :: Signals -> Signal -> IO ()
-note signals signal = modifyMVar_ notings $ \before -> do
+note signals signal = changed $ \before -> do
   noting <- maybe (begin signal) pure (IntMap.lookup key before)
   pure (IntMap.insert key noting {notingFor = signals : notingFor noting} before)
   where
@@ -158,7 +174,7 @@ begin signal = do
     Errno invalid = eINVAL
 
 forget :: Signals -> Signal -> IO ()
-forget signals signal = modifyMVar_ notings $ \before -> case IntMap.lookup key before of
+forget signals signal = changed $ \before -> case IntMap.lookup key before of
   Nothing -> pure before
   Just noting
     | null left -> IntMap.delete key before <$ putBack noting

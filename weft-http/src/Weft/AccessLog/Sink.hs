@@ -6,6 +6,7 @@
 module Weft.AccessLog.Sink
   ( Sink,
     openSink,
+    inheritedSink,
     closeSink,
     writeSink,
   )
@@ -52,6 +53,11 @@ openSink path = do
     named e
       | fmap Errno (ioe_errno e) == Just eNXIO = throwIO e {ioe_description = "it is a named pipe that no program reads, or a socket"}
       | otherwise = throwIO e
+
+-- | The sink for a forked child: the same file, to which its parent goes on writing. It is open for appending, so that
+-- what each of them writes by one call stays in one piece.
+inheritedSink :: Sink -> IO Sink
+inheritedSink (Sink pool file _) = Sink pool file <$> newIORef Unknown
 
 -- | Close the file, unless it is the standard output.
 closeSink :: Sink -> IO ()

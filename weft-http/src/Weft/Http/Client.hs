@@ -34,6 +34,10 @@
 --
 -- Redirects are not followed, bodies are not decompressed, and cookies are not kept.
 --
+-- A child of 'System.Posix.Process.forkProcess' can use the client of its parent. It makes connections of its own and
+-- neither uses nor ends those that the parent has, and its limits count its own alone. The client ends in the process
+-- that has called 'withClient'; in the child it stays open.
+--
 -- Any thread may use a client. All functions are interruptible. Errors are 'ClientError's, and exceptions of the
 -- caller's own functions.
 --
@@ -93,6 +97,7 @@ import Data.Map.Strict (Map)
 import qualified Data.Map.Strict as Map
 import Data.Maybe (catMaybes, isJust)
 import Network.HTTP.Types (Header, Status, methodGet)
+import Weft.Core.PerProcess
 import Weft.Core.Time (Instant (..))
 import Weft.Dial
 import Weft.Duration
@@ -106,7 +111,7 @@ import Weft.Http.Parser.Response (Violation (..))
 import Weft.Pool
 import Weft.Scope
 import Weft.Timer (sleep)
-import Weft.Tls (TlsClientSettings (..), loadTrust, tlsConnect)
+import Weft.Tls (TlsClientSettings (..), loadTrustOnce, tlsConnect)
 import Weft.Transport hiding (Instant)
 
 -- | A client: settings, and a pool of connections for each server that was used lately.
@@ -114,15 +119,21 @@ data Client = Client
   { clientSettings :: !ClientSettings,
     -- | Connects before the deadline, offering these protocols by ALPN.
     clientConnecting :: [ByteString] -> Instant -> Url -> IO Connection,
-    -- | Runs a thread for each pool, which owns it.
+    -- | Runs a thread for each pool, which owns it. (In a forked child it never ends.)
     clientScope :: !Scope,
-    -- | An entry is added by the first request for a server, and removed by the pool's thread. Read by each request.
-    clientPools :: !(IORef (Map Server Entry)),
-    -- | The connections of HTTP\/2. An entry is added by the first request for a server, and removed when it has none
-    -- left.
-    clientShared :: !(IORef (Map (Server, ClientProtocol) (Places Http2Connection))),
+    -- | Made anew in a forked child.
+    clientConnections :: !(PerProcess Connections),
     -- | Servers that have chosen HTTP\/1.1 where HTTP\/2 was preferred, and until when that is remembered.
     clientOlder :: !(IORef (Map Server Instant))
+  }
+
+-- | The connections of a process.
+data Connections = Connections
+  { -- | An entry is added by the first request for a server, and removed by the pool's thread. Read by each request.
+    keptPools :: !(IORef (Map Server Entry)),
+    -- | The connections of HTTP\/2. An entry is added by the first request for a server, and removed when it has none
+    -- left.
+    keptShared :: !(IORef (Map (Server, ClientProtocol) (Places Http2Connection)))
   }
 
 -- | Scheme, host, port and Unix socket, and whether each connection is for one request.
@@ -142,19 +153,16 @@ instance Eq Entry where
 -- | Run an action with a new client. At its end all connections are closed.
 withClient :: ClientSettings -> (Client -> IO a) -> IO a
 withClient settings act = do
-  trust <- newMVar Nothing
-  pools <- newIORef Map.empty
-  shared <- newIORef Map.empty
+  trusted <- loadTrustOnce (tlsTrust (clientTls settings))
+  kept <- newPerProcess (Connections <$> newIORef Map.empty <*> newIORef Map.empty)
   older <- newIORef Map.empty
-  withScope $ \scope -> act (Client settings (connecting trust) scope pools shared older)
+  withScope $ \scope -> act (Client settings (connecting trusted) scope kept older)
   where
     -- The authorities are loaded for the first connection that needs them.
-    connecting trust offers limit url
+    connecting trusted offers limit url
       | urlSecure url,
         Nothing <- clientConnect settings = do
-        known <- modifyMVar trust $ \before -> do
-          now' <- maybe (loadTrust (tlsTrust (clientTls settings))) pure before
-          pure (Just now', now')
+        known <- trusted
         connectOffering offers settings {clientTls = (clientTls settings) {tlsTrust = known}} limit url
       | otherwise = connectOffering offers settings limit url
 
@@ -319,29 +327,29 @@ leaseFor client alone due r = do
 -- | The pool of a server. Its thread removes it when it has had no connection for as long as a connection is kept.
 poolFor :: Client -> Bool -> Url -> IO (Pool HttpConnection)
 poolFor client alone url = do
-  pools <- readIORef (clientPools client)
-  entry <- maybe (newIORef Nothing >>= \pool -> newEmptyMVar >>= enter . Entry pool) pure (Map.lookup server pools)
+  pools <- keptPools <$> ofThisProcess (clientConnections client)
+  entry <- readIORef pools >>= maybe (newIORef Nothing >>= \pool -> newEmptyMVar >>= enter pools . Entry pool) pure . Map.lookup server
   -- A thread that cannot be forked, or is killed, leaves 'Nothing'.
   readIORef (entryPool entry) >>= maybe (readMVar (entryBegun entry) >>= maybe (throwIO ScopeEnded) pure) pure
   where
     server = serverOf alone url
     settings = clientSettings client
-    enter new = mask_ $ do
-      entry <- atomicModifyIORef' (clientPools client) $ \pools -> case Map.lookup server pools of
-        Just there -> (pools, there)
-        Nothing -> (Map.insert server new pools, new)
+    enter pools new = mask_ $ do
+      entry <- atomicModifyIORef' pools $ \known -> case Map.lookup server known of
+        Just there -> (known, there)
+        Nothing -> (Map.insert server new known, new)
       when (entry == new) $
-        void (forkDaemon (clientScope client) (keeper new)) `onException` leave new
+        void (forkDaemon (clientScope client) (keeper pools new)) `onException` leave pools new
       pure entry
-    leave entry = do
-      atomicModifyIORef' (clientPools client) (\pools -> (Map.update (\e -> if e == entry then Nothing else Just e) server pools, ()))
+    leave pools entry = do
+      atomicModifyIORef' pools (\known -> (Map.update (\e -> if e == entry then Nothing else Just e) server known, ()))
       void (tryPutMVar (entryBegun entry) Nothing)
-    keeper entry = (`finally` leave entry) $
+    keeper pools entry = (`finally` leave pools entry) $
       withPool poolSettings $ \pool -> do
         writeIORef (entryPool entry) (Just pool)
         putMVar (entryBegun entry) (Just pool)
         untilUnused pool False
-        leave entry
+        leave pools entry
     untilUnused pool before = do
       sleep (max (milliseconds 100) (clientIdleTime settings))
       counts <- poolCounts pool
@@ -451,24 +459,25 @@ placeFor client due r = do
 -- | The connections to a server. Each is made, run and closed by a thread of its own.
 placesFor :: Client -> Url -> IO (Places Http2Connection)
 placesFor client url = do
-  known <- Map.lookup key <$> readIORef (clientShared client)
+  shared <- keptShared <$> ofThisProcess (clientConnections client)
+  known <- Map.lookup key <$> readIORef shared
   closed <- maybe (pure True) isVacant known
   case known of
     Just places | not closed -> pure places
     _ -> mask_ $ do
       self <- newEmptyMVar
-      new <- newPlaces (clientMostPerServer settings) (\number -> readMVar self >>= \places -> started places number)
+      new <- newPlaces (clientMostPerServer settings) (\number -> readMVar self >>= \places -> started shared places number)
       putMVar self new
-      atomicModifyIORef' (clientShared client) $ \all' -> case Map.lookup key all' of
+      atomicModifyIORef' shared $ \all' -> case Map.lookup key all' of
         -- Another request was first.
         Just there | Just there /= known -> (all', there)
         _ -> (Map.insert key new all', new)
   where
     key = (serverOf False url, clientProtocol settings)
     settings = clientSettings client
-    started places number =
-      void (forkDaemon (clientScope client) (connected places number)) `catch` \ScopeEnded -> connectionFailed places (toException (ClientError (showUrl url) Connecting ClientClosed))
-    connected places number = mask $ \restore -> do
+    started shared places number =
+      void (forkDaemon (clientScope client) (connected shared places number)) `catch` \ScopeEnded -> connectionFailed places (toException (ClientError (showUrl url) Connecting ClientClosed))
+    connected shared places number = mask $ \restore -> do
       made <- try $ do
         due <- deadlineIn (clientConnectTime settings)
         c <- restore (connectTo client offers due url)
@@ -476,18 +485,18 @@ placesFor client url = do
       case made of
         Left e -> do
           connectionFailed places (ending e)
-          forgotten places
+          forgotten shared places
           maybe (pure ()) (\(SomeAsyncException _) -> throwIO e) (fromException e)
         Right h -> do
           connectionMade places number h
-          restore (runHttp2 h) `finally` (connectionGone places number >> forgotten places)
+          restore (runHttp2 h) `finally` (connectionGone places number >> forgotten shared places)
     -- The client has ended.
     ending e = case fromException e of
       Just (SomeAsyncException _) -> toException (ClientError (showUrl url) Connecting ClientClosed)
       Nothing -> e
-    forgotten places = do
+    forgotten shared places = do
       closed <- isVacant places
-      when closed (atomicModifyIORef' (clientShared client) (\all' -> (Map.update (\there -> if there == places then Nothing else Just there) key all', ())))
+      when closed (atomicModifyIORef' shared (\all' -> (Map.update (\there -> if there == places then Nothing else Just there) key all', ())))
     offers = if clientProtocol settings == OnlyHttp2 then [http2Name] else [http2Name, http1Name]
     -- What the server has chosen; over clear text, and connections of the caller's, there is no choice.
     chosen c = case securityAlpn <$> connSecurity c of
@@ -509,8 +518,9 @@ serverOf alone url = (urlSecure url, urlHost url, urlPort url, urlUnix url, alon
 -- connections of HTTP\/2, how many there are, how many have no request, and how many requests wait.
 clientCounts :: Client -> IO [(String, PoolCounts)]
 clientCounts client = do
-  pools <- readIORef (clientPools client)
-  shared <- readIORef (clientShared client)
+  kept <- ofThisProcess (clientConnections client)
+  pools <- readIORef (keptPools kept)
+  shared <- readIORef (keptShared kept)
   (<>) <$> (catMaybes <$> mapM counted (Map.toList pools)) <*> mapM countedShared (Map.toList shared)
   where
     counted (server, entry) = readIORef (entryPool entry) >>= mapM (fmap ((,) (nameOf server)) . poolCounts)

@@ -35,6 +35,9 @@
 -- * /Errors./ 502 if there is no response that can be relied on, 503 if no connection to the server is free in time
 --   or it refuses the request, 504 if a time limit passes. If a response breaks off, so does that of the proxy.
 --
+-- A child of 'System.Posix.Process.forkProcess' that uses the application of its parent has connections of its own
+-- ("Weft.Http.Client"), and checks the servers itself, from its first request on.
+--
 -- Any thread may use the application. Interim responses of the server are dropped.
 --
 -- @since 0.1.0
@@ -67,6 +70,7 @@ import GHC.Conc (labelThread)
 import GHC.IO.Exception (IOErrorType (ResourceVanished), IOException (..))
 import Network.HTTP.Types
 import qualified Network.Wai as Wai
+import Weft.Core.PerProcess
 import Weft.Duration
 import Weft.Http.Client hiding (request)
 import Weft.Http.Client.Render (isIdempotent)
@@ -124,7 +128,7 @@ defaultProxySettings =
 data Proxy = Proxy
   { -- | The application that passes requests on.
     proxyApplication :: Wai.Application,
-    -- | Ends the checks, and waits for their threads. Requests may go on.
+    -- | Ends the checks of this process, and waits for their threads. Requests may go on.
     closeProxy :: IO ()
   }
 
@@ -140,7 +144,18 @@ withProxy settings urls act = withClient (proxyClient settings) $ \client ->
 openProxy :: ProxySettings -> Client -> [(ClientProtocol, Url)] -> IO Proxy
 openProxy settings client servers = do
   upstreams <- mapM (uncurry newUpstream) servers
-  Proxy (proxied settings client upstreams) <$> maybe (pure (pure ())) (checking settings client upstreams) (proxyCheck settings)
+  let application = proxied settings client upstreams
+  case proxyCheck settings of
+    Nothing -> pure (Proxy application (pure ()))
+    Just check -> do
+      closed <- newIORef False
+      checks <- checking settings client upstreams check >>= newPerProcessFrom (\_ -> begin closed upstreams check)
+      pure . Proxy (\request respond -> ofThisProcess checks >> application request respond) $ do
+        writeIORef closed True
+        join (ofThisProcess checks)
+  where
+    -- In a forked child.
+    begin closed upstreams check = readIORef closed >>= \over -> if over then pure (pure ()) else checking settings client upstreams check
 
 proxied :: ProxySettings -> Client -> [Upstream] -> Wai.Application
 proxied settings client upstreams request respond = do

@@ -33,6 +33,7 @@ import Data.IORef
 import Data.Sequence (Seq, ViewL (..), viewl, (|>))
 import qualified Data.Sequence as Seq
 import GHC.Conc (labelThread)
+import Weft.Core.PerProcess
 import Weft.Core.Time (Instant (..))
 import Weft.Static.Cache
 import Weft.Sys (now)
@@ -43,8 +44,8 @@ data Background v = Background
   { backgroundCache :: !(Cache () v),
     -- | The memory that a value takes.
     backgroundSize :: v -> Int,
-    -- | Changed atomically.
-    backgroundState :: !(IORef (State v))
+    -- | Changed atomically. A forked child, in which the worker does not exist, begins idle.
+    backgroundState :: !(PerProcess (IORef (State v)))
   }
 
 data State v
@@ -60,7 +61,7 @@ data Job v = Job
 
 -- | For values of the given sizes, which together take at most this number of bytes.
 newBackground :: Int -> (v -> Int) -> IO (Background v)
-newBackground limit size = (\cache -> Background cache size) <$> newCache limit <*> newIORef Idle
+newBackground limit size = (\cache -> Background cache size) <$> newCache limit <*> newPerProcess (newIORef Idle)
 
 -- | The value of a name, if it has been made.
 lookupMade :: Background v -> ByteString -> IO (Maybe v)
@@ -77,13 +78,14 @@ makeLater :: Background v -> ByteString -> Int -> (IO () -> IO (Maybe v)) -> IO 
 makeLater background given size make = do
   wanted <- admits (backgroundCache background) 2 given (Keep size)
   when wanted . mask_ $ do
-    first <- atomicModifyIORef' (backgroundState background) $ \state -> case state of
+    ref <- ofThisProcess (backgroundState background)
+    first <- atomicModifyIORef' ref $ \state -> case state of
       Idle -> (Working (Seq.singleton job), True)
       Working jobs
         | Seq.length jobs > mostWaiting || any ((== given) . jobName) jobs -> (state, False)
         | otherwise -> (Working (jobs |> job), False)
     when first $ do
-      thread <- forkIOWithUnmask (\unmask -> work background unmask)
+      thread <- forkIOWithUnmask (\unmask -> work background ref unmask)
       labelThread thread "weft static background"
   where
     -- Copied, since the name may be a slice of a larger string.
@@ -94,19 +96,19 @@ mostWaiting :: Int
 mostWaiting = 16
 
 -- | Make values until there are none to make. The argument unmasks.
-work :: Background v -> (IO () -> IO ()) -> IO ()
-work background unmask = do
-  state <- readIORef (backgroundState background)
+work :: Background v -> IORef (State v) -> (IO () -> IO ()) -> IO ()
+work background ref unmask = do
+  state <- readIORef ref
   case state of
     Working jobs | job :< _ <- viewl jobs -> do
       began <- now >>= newIORef
       ended <- try (unmask (keep job (giveWay background began)))
       -- What failed is asked for again. Nobody has this thread's identity, so nobody but the run-time system ends it.
       either (\e -> const (pure ()) (e :: SomeException)) pure ended
-      more <- atomicModifyIORef' (backgroundState background) $ \s -> case s of
+      more <- atomicModifyIORef' ref $ \s -> case s of
         Working others | rest <- Seq.drop 1 others, not (Seq.null rest) -> (Working rest, True)
         _ -> (Idle, False)
-      when more (work background unmask)
+      when more (work background ref unmask)
     _ -> pure ()
   where
     keep job pause = do

@@ -38,6 +38,7 @@ import Data.Maybe (isJust)
 import Data.Sequence (Seq, ViewL (..), viewl, (|>))
 import qualified Data.Sequence as Seq
 import Weft.Core.Each (Each, everyOne, newEach, own)
+import Weft.Core.PerProcess
 import Weft.Core.Time (Instant)
 import Weft.Static.Digest (digest)
 import Weft.Sys (WordArray, addWord, newOwnWords, newWordArray, readWord, writeWord)
@@ -49,8 +50,8 @@ data Cache b a = Cache
     -- misses in place of these. Any thread reads and writes them, without synchronisation; a lost one only delays that
     -- its value is kept.
     cacheMissed :: !WordArray,
-    -- | Changed atomically.
-    cacheState :: !(IORef (CacheState b a)),
+    -- | Changed atomically. In a forked child, without the values that threads of the parent compute.
+    cacheState :: !(PerProcess (IORef (CacheState b a))),
     -- | 'hits' and 'misses', counted by each capability for itself.
     cacheCounts :: !(Each WordArray)
   }
@@ -81,13 +82,24 @@ data Entry a = Entry
 
 -- | A cache for the given number of bytes.
 newCache :: Int -> IO (Cache b a)
-newCache limit = Cache limit <$> newWordArray missedNames <*> newIORef (CacheState H.empty Seq.empty 0 0 0 H.empty) <*> newEach (newOwnWords 2)
+newCache limit = Cache limit <$> newWordArray missedNames <*> state <*> newEach (newOwnWords 2)
+  where
+    state = newIORef (CacheState H.empty Seq.empty 0 0 0 H.empty) >>= newPerProcessFrom inherited
+    inherited ref = readIORef ref >>= \st -> newIORef st {stateMaking = H.empty}
+
+-- | The state.
+stateOf :: Cache b a -> IO (CacheState b a)
+stateOf cache = ofThisProcess (cacheState cache) >>= readIORef
+{-# INLINE stateOf #-}
+
+change :: Cache b a -> (CacheState b a -> (CacheState b a, c)) -> IO c
+change cache f = ofThisProcess (cacheState cache) >>= \ref -> atomicModifyIORef' ref f
 
 -- | The value of a name, if it is present and was known to be current at the given instant or
 -- later.
 lookupCache :: Cache b a -> Instant -> ByteString -> IO (Maybe a)
 lookupCache cache since name = do
-  st <- readIORef (cacheState cache)
+  st <- stateOf cache
   case H.lookup name (stateEntries st) of
     Nothing -> pure Nothing
     Just e -> do
@@ -115,7 +127,7 @@ missesToKeep = 3
 admits :: Cache b a -> Int -> ByteString -> Worth -> IO Bool
 admits _ _ _ Drop = pure False
 admits cache times name (Keep n) = do
-  st <- readIORef (cacheState cache)
+  st <- stateOf cache
   if stateBytes st + n <= cacheLimit cache
     then pure True
     else do
@@ -135,7 +147,7 @@ fitsCache cache n = n <= cacheLimit cache `div` 4
 
 -- | Whether an eighth of the cache is free. Without evictions it fills beyond that; with them it never is.
 hasRoom :: Cache b a -> IO Bool
-hasRoom cache = (\st -> stateBytes st <= cacheLimit cache - cacheLimit cache `div` 8) <$> readIORef (cacheState cache)
+hasRoom cache = (\st -> stateBytes st <= cacheLimit cache - cacheLimit cache `div` 8) <$> stateOf cache
 
 -- | The words of 'cacheCounts'.
 hits, misses :: Int
@@ -174,7 +186,7 @@ fetch cache given worth make = attempt
       box <- newEmptyMVar
       -- Masked, so that the state is always completed. The computation itself is unmasked.
       told <- mask $ \restore -> do
-        claim <- atomicModifyIORef' (cacheState cache) $ \st -> case H.lookup name (stateMaking st) of
+        claim <- change cache $ \st -> case H.lookup name (stateMaking st) of
           Just other -> (st, Left other)
           Nothing -> (st {stateMaking = H.insert name box (stateMaking st)}, Right (H.lookup name (stateEntries st)))
         case claim of
@@ -200,7 +212,7 @@ fetch cache given worth make = attempt
           kept <- if isJust old then pure True else admits cache missesToKeep name (worth a)
           finish ((if kept then store entry else id) . delete old)
           Right a <$ sweep cache
-    finish change = atomicModifyIORef' (cacheState cache) (\st -> (change st {stateMaking = H.delete name (stateMaking st)}, ()))
+    finish change' = change cache (\st -> (change' st {stateMaking = H.delete name (stateMaking st)}, ()))
     delete Nothing st = st
     delete (Just e) st = case H.lookup name (stateEntries st) of
       Just now | entryAge now == entryAge e -> without name now st
@@ -232,9 +244,9 @@ without name e st =
 -- | Evict entries until the size is within the limit.
 sweep :: Cache b a -> IO ()
 sweep cache = do
-  st <- readIORef (cacheState cache)
+  st <- stateOf cache
   when (stateBytes st > cacheLimit cache || Seq.length (stateClock st) > 2 * stateCount st + 64) $ do
-    next <- atomicModifyIORef' (cacheState cache) $ \s -> case viewl (stateClock s) of
+    next <- change cache $ \s -> case viewl (stateClock s) of
       (name, age) :< rest -> (s {stateClock = rest}, Just (name, age, H.lookup name (stateEntries s)))
       EmptyL -> (s, Nothing)
     case next of
@@ -248,7 +260,7 @@ sweep cache = do
     judge name e = do
       used <- readIORef (entryUsed e)
       writeIORef (entryUsed e) False
-      atomicModifyIORef' (cacheState cache) $ \s -> case H.lookup name (stateEntries s) of
+      change cache $ \s -> case H.lookup name (stateEntries s) of
         Just now
           | entryAge now == entryAge e ->
             if used || stateBytes s <= cacheLimit cache
@@ -268,5 +280,5 @@ data CacheMetrics = CacheMetrics
 -- | The current statistics.
 cacheMetrics :: Cache b a -> IO CacheMetrics
 cacheMetrics cache = do
-  st <- readIORef (cacheState cache)
+  st <- stateOf cache
   CacheMetrics (stateCount st) (stateBytes st) <$> counted cache hits <*> counted cache misses

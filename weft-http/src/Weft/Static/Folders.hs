@@ -40,6 +40,7 @@ import qualified Data.HashMap.Strict as H
 import Data.IORef
 import Data.Time.Clock.POSIX (getPOSIXTime)
 import GHC.Conc (labelThread)
+import Weft.Core.PerProcess
 import Weft.Core.Time (Duration (..), Instant (..), after)
 import Weft.File
 
@@ -68,8 +69,8 @@ data Folders = Folders
   { foldersRoot :: !Directory,
     -- | How long a result is used without comparing it with the disk.
     foldersTrust :: !Duration,
-    -- | Changed atomically.
-    foldersKnown :: !(IORef (H.HashMap ByteString (IORef Folder)))
+    -- | Changed atomically. A forked child, where the threads that read names do not exist, begins with nothing.
+    foldersKnown :: !(PerProcess (IORef (H.HashMap ByteString (IORef Folder))))
   }
 
 -- | What is known about a folder. Changed atomically, by any thread:
@@ -89,7 +90,7 @@ data Folder
 
 -- | Nothing is known yet. The duration is how long a result may be used without a check.
 newFolders :: Directory -> Duration -> IO Folders
-newFolders root (Duration trust) = Folders root (Duration (trust `div` 8)) <$> newIORef H.empty
+newFolders root (Duration trust) = Folders root (Duration (trust `div` 8)) <$> newPerProcess (newIORef H.empty)
 
 -- | The codings for which the file at a path below the root may have variants,
 -- and the instant at which that was true. The instant passed in is when the caller began.
@@ -124,12 +125,13 @@ codingsIn folders began path = do
 -- | A folder's entry. The number of folders is limited. When the limit is exceeded, all entries are dropped.
 entryOf :: Folders -> ByteString -> IO (IORef Folder)
 entryOf folders folder = do
-  known <- readIORef (foldersKnown folders)
+  ref' <- ofThisProcess (foldersKnown folders)
+  known <- readIORef ref'
   case H.lookup folder known of
     Just ref -> pure ref
     Nothing -> do
       fresh <- newIORef (Probing 0 firstWorth)
-      atomicModifyIORef' (foldersKnown folders) $ \m -> case H.lookup folder m of
+      atomicModifyIORef' ref' $ \m -> case H.lookup folder m of
         Just ref -> (m, ref)
         -- The size is computed in linear time, but only once for each new folder.
         Nothing -> (H.insert (B.copy folder) fresh (if H.size m >= 1000 then H.empty else m), fresh)

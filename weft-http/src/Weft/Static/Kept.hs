@@ -16,6 +16,9 @@
 --   any                                      -> Closed ('closeKept'; the thread ends when it finds that)
 -- @
 --
+-- A forked child begins with no files: the thread that closes unused ones, and the responses that use others, exist in the
+-- parent alone. The child's copies are left to the collector.
+--
 -- Any thread may call these functions.
 module Weft.Static.Kept
   ( Kept,
@@ -38,13 +41,17 @@ import Data.IORef
 import Data.Maybe (isJust)
 import GHC.Conc (labelThread)
 import Weft.Core.Each (Each, everyOne, newEach, own)
+import Weft.Core.PerProcess
 import Weft.File (File, closeFile)
 import Weft.Static.OpenFiles
 import Weft.Static.Users
 import Weft.Thread (threadDelay)
 
+-- | The kept files of a folder, in each process.
+newtype Kept = Kept (PerProcess Files)
+
 -- | The kept files of a folder.
-data Kept = Kept
+data Files = Files
   { -- | By their path below the folder. Changed atomically, by any thread.
     keptTables :: !(Each (IORef (H.HashMap ByteString Slot))),
     -- | The number of files that were kept and are still open. Changed atomically.
@@ -66,12 +73,16 @@ data Slot = Slot
 
 -- | No files.
 newKept :: IO Kept
-newKept = Kept <$> newEach (newIORef H.empty) <*> newIORef 0 <*> newIORef Asleep
+newKept = noFiles Asleep >>= fmap Kept . newPerProcessFrom inherited
+  where
+    noFiles state = Files <$> newEach (newIORef H.empty) <*> newIORef 0 <*> newIORef state
+    inherited kept = readIORef (keptCloser kept) >>= \state -> noFiles (if state == Closed then Closed else Asleep)
 
 -- | Run an action with the file that is kept under a path, if there is one. 'Nothing' without running it if there is
 -- none.
 withKept :: Kept -> ByteString -> (File -> IO a) -> IO (Maybe a)
-withKept kept path act = do
+withKept (Kept files) path act = do
+  kept <- ofThisProcess files
   table <- own (keptTables kept) >>= readIORef
   case H.lookup path table of
     Nothing -> pure Nothing
@@ -84,7 +95,8 @@ withKept kept path act = do
 -- the path if fewer than the given number are, and if the process may keep another one. Otherwise it is closed in the
 -- end.
 withOpened :: Kept -> Int -> Maybe OpenFiles -> ByteString -> IO File -> (File -> Maybe (IO a)) -> IO (Maybe a)
-withOpened kept most files path open actionFor = mask $ \restore -> do
+withOpened (Kept process) most files path open actionFor = mask $ \restore -> do
+  kept <- ofThisProcess process
   room <- takeRoom kept most files
   if not room
     then bracket open closeFile (restore . sequence . actionFor)
@@ -97,7 +109,7 @@ withOpened kept most files path open actionFor = mask $ \restore -> do
       result <- restore (maybe (pure Nothing) (using users) wanted) `onException` end
       result <$ end
 
-takeRoom :: Kept -> Int -> Maybe OpenFiles -> IO Bool
+takeRoom :: Files -> Int -> Maybe OpenFiles -> IO Bool
 takeRoom kept most files = do
   -- Read first: where all room is taken, requests write nothing.
   full <- (>= most) <$> readIORef (keptCount kept)
@@ -105,11 +117,11 @@ takeRoom kept most files = do
   permitted <- if mine then permitKept files else pure False
   permitted <$ when (mine && not permitted) (atomicModifyIORef' (keptCount kept) (\n -> (n - 1, ())))
 
-giveRoom :: Kept -> Maybe OpenFiles -> IO ()
+giveRoom :: Files -> Maybe OpenFiles -> IO ()
 giveRoom kept files = returnKept files >> atomicModifyIORef' (keptCount kept) (\n -> (n - 1, ()))
 
 -- | Put a file into the table of the capability, unless it has one with the same path. Masked.
-put :: Kept -> ByteString -> File -> Users -> IO Bool
+put :: Files -> ByteString -> File -> Users -> IO Bool
 put kept path file users = do
   table <- own (keptTables kept)
   slot <- Slot file users <$> newIORef True
@@ -120,7 +132,8 @@ put kept path file users = do
 
 -- | Keep the files of a path no longer. Responses that use them go on.
 dropKept :: Kept -> ByteString -> IO ()
-dropKept kept path = mask_ $ do
+dropKept (Kept files) path = mask_ $ do
+  kept <- ofThisProcess files
   tables <- everyOne (keptTables kept)
   forM_ tables $ \table -> readIORef table >>= mapM_ (remove table path) . H.lookup path
 
@@ -134,23 +147,24 @@ remove table path slot = do
 
 -- | Keep no file any more.
 closeKept :: Kept -> IO ()
-closeKept kept = mask_ $ do
+closeKept (Kept files) = mask_ $ do
+  kept <- ofThisProcess files
   atomicWriteIORef (keptCloser kept) Closed
   empty kept
 
-empty :: Kept -> IO ()
+empty :: Files -> IO ()
 empty kept = do
   tables <- everyOne (keptTables kept)
   forM_ tables $ \table -> atomicModifyIORef' table ((,) H.empty) >>= mapM_ (closeUnused . slotUsers)
 
 -- | The number of files that were kept and are still open.
 countKept :: Kept -> IO Int
-countKept = readIORef . keptCount
+countKept (Kept files) = ofThisProcess files >>= readIORef . keptCount
 
 -- The thread that closes --------------------------------------------------------------------
 
 -- | Called when a table has a new file. Masked.
-wakeCloser :: Kept -> IO ()
+wakeCloser :: Files -> IO ()
 wakeCloser kept = do
   before <- atomicModifyIORef' (keptCloser kept) (\s -> (if s == Asleep then Awake else s, s))
   case before of
@@ -160,7 +174,7 @@ wakeCloser kept = do
     Awake -> pure ()
     Closed -> empty kept
 
-closer :: Kept -> IO () -> IO ()
+closer :: Files -> IO () -> IO ()
 closer kept wait = do
   wait
   tables <- everyOne (keptTables kept)

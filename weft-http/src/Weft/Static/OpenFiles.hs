@@ -19,37 +19,39 @@ import Control.Concurrent.QSem
 import Control.Exception (bracket, bracket_)
 import Control.Monad (when)
 import Data.IORef
+import Weft.Core.PerProcess
 
 -- | The permits left for responses, those for files that are kept, and a semaphore for threads that open files only for
 -- a read. The numbers are changed atomically by each response's thread.
-data OpenFiles = OpenFiles !(IORef Int) !(IORef Int) !QSem
+-- In a forked child all are left: what the parent's threads have taken they give back in the parent.
+newtype OpenFiles = OpenFiles (PerProcess Permits)
+
+data Permits = Permits !(IORef Int) !(IORef Int) !QSem
 
 -- | Allow the given number of open files: half of them for responses that keep their file open, a quarter for files
 -- that are kept for the next response, and a quarter for reads.
 newOpenFiles :: Int -> IO OpenFiles
-newOpenFiles n = OpenFiles <$> newIORef (n `quot` 2) <*> newIORef (n `quot` 4) <*> newQSem (max 1 (n `quot` 8))
+newOpenFiles n = OpenFiles <$> newPerProcess (Permits <$> newIORef (n `quot` 2) <*> newIORef (n `quot` 4) <*> newQSem (max 1 (n `quot` 8)))
 
 -- | Run an action that opens one or two files and waits only for the disk. Blocks until it may open files.
 briefly :: Maybe OpenFiles -> IO a -> IO a
 briefly Nothing act = act
-briefly (Just (OpenFiles _ _ slots)) act = bracket_ (waitQSem slots) (signalQSem slots) act
+briefly (Just (OpenFiles permits)) act = ofThisProcess permits >>= \(Permits _ _ slots) -> bracket_ (waitQSem slots) (signalQSem slots) act
 
 -- | Run an action with a flag that says whether it may keep a file open. Never blocks. Without a limit the flag is
 -- 'True'.
 withPermit :: Maybe OpenFiles -> (Bool -> IO a) -> IO a
 withPermit Nothing act = act True
-withPermit (Just (OpenFiles left _ _)) act = bracket (takeOne left) give act
-  where
-    give taken = when taken (giveOne left)
+withPermit (Just (OpenFiles permits)) act = ofThisProcess permits >>= \(Permits left _ _) -> bracket (takeOne left) (\taken -> when taken (giveOne left)) act
 
 -- | Whether one more file may be kept. Never blocks. If so, 'returnKept' has to follow when it is closed.
 permitKept :: Maybe OpenFiles -> IO Bool
 permitKept Nothing = pure True
-permitKept (Just (OpenFiles _ left _)) = takeOne left
+permitKept (Just (OpenFiles permits)) = ofThisProcess permits >>= \(Permits _ left _) -> takeOne left
 
 -- | A file that was kept is closed.
 returnKept :: Maybe OpenFiles -> IO ()
-returnKept = mapM_ (\(OpenFiles _ left _) -> giveOne left)
+returnKept = mapM_ (\(OpenFiles permits) -> ofThisProcess permits >>= \(Permits _ left _) -> giveOne left)
 
 takeOne :: IORef Int -> IO Bool
 takeOne left = atomicModifyIORef' left (\n -> if n > 0 then (n - 1, True) else (n, False))

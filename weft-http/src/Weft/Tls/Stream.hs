@@ -39,6 +39,7 @@ import System.IO.Error (mkIOError)
 import System.IO.Unsafe (unsafePerformIO)
 import System.Posix.Types (Fd (..))
 import Weft.Core.Each (Each, newEach, own)
+import Weft.Core.PerProcess
 import Weft.Core.Time (until)
 import Weft.Http.ReadFile (readFileAt)
 import Weft.Sys (now)
@@ -159,10 +160,11 @@ largestHandshake = 131072
 -- that takes long runs on a thread of the operating system of its own, so that the capability goes on; several would
 -- take the time of established connections.
 inTurn :: IO a -> IO a
-inTurn act = own turns >>= \turn -> withMVar turn (const act)
+inTurn act = ofThisProcess turns >>= own >>= \turn -> withMVar turn (const act)
 
-turns :: Each (MVar ())
-turns = unsafePerformIO (newEach (newMVar ()))
+-- | Of each process: a thread of the parent may have the turn at a fork.
+turns :: PerProcess (Each (MVar ()))
+turns = unsafePerformIO (newPerProcess (newEach (newMVar ())))
 {-# NOINLINE turns #-}
 
 securityOf :: Endpoint -> (ByteString -> ByteString) -> IO Security

@@ -3,7 +3,7 @@
 -- |
 -- HTTP\/2: many requests on one connection, to Weft's server, to nginx, and to scripted peers that break rules, go
 -- away, or take nothing.
-module Spec.Shared (tests) where
+module Spec.Shared (tests, settings2, serving, echo) where
 
 import Control.Concurrent
 import Control.Exception

@@ -16,6 +16,7 @@ import Support
 import System.FilePath
 import Test.Tasty
 import Test.Tasty.HUnit
+import Weft.Test.Forked (inChild)
 import Weft.Test.Limits
 import Weft.Tls
 import Weft.Transport
@@ -44,6 +45,11 @@ tests = withFiles $ \get ->
             got <- mapM takeMVar results
             unless (odd i) (drop 2 got @?= [300000, 300000])
             mapM_ connClose ends,
+      testCase "forked while others shake hands" $ do
+        files <- get
+        server <- newTlsServer (settingsFor files ["one"])
+        ends <- forM [1 .. 6 :: Int] $ \_ -> forkIO (forever (pairOf files server >>= \(c, s) -> connAbort c >> connAbort s))
+        replicateM_ 5 (inChild (replicateM_ 4 (pairOf files server))) `finally` mapM_ killThread ends,
       testCase "handshakes go on during reloads, and established connections too" $ do
         files <- get
         server <- newTlsServer (settingsFor files ["one", "two"])

@@ -19,6 +19,7 @@ import Test.Tasty.HUnit
 import Weft.Duration
 import Weft.Pool
 import Weft.Scope (await, forConcurrently_, forkOn, withScope)
+import Weft.Test.Forked (inChild)
 import Weft.Transport (deadlineIn, isTimeout, noDeadline)
 
 tests :: TestTree
@@ -42,7 +43,10 @@ tests =
       testCase "another capability's is taken before a new one is made" borrowing,
       testCase "the end of a pool" closing,
       testCase "a resource that cannot be destroyed keeps no other one" undestroyed,
-      testCase "a storm of exceptions loses nothing" storm
+      testCase "a storm of exceptions loses nothing" storm,
+      testCase "a forked child begins with an empty pool, and leaves its parent's resources alone" forked,
+      testCase "in a forked child idle resources are destroyed" forkedIdle,
+      testCase "a pool that is closed is closed in a forked child" forkedClosed
     ]
 
 -- | What the resources are: each is in one of these states.
@@ -65,6 +69,56 @@ settings :: World -> PoolSettings Int
 settings w = poolOf (const create) (\i -> move w i Idle Gone)
   where
     create = atomicModifyIORef' (worldStates w) (\m -> let i = IntMap.size m in (IntMap.insert i Idle m, i))
+
+-- | One is idle, and then all are in use and one waits for them.
+forked :: Assertion
+forked = do
+  w <- newWorld
+  withPool (settings w) {poolMost = 2} $ \pool -> do
+    withResource pool noDeadline (\i -> using w i (i @?= 0))
+    inChild $ do
+      poolCounts pool >>= \counts -> (countTotal counts, countIdle counts, countCreated counts) @?= (0, 0, 0)
+      replicateM_ 3 (withResource pool noDeadline (\i -> using w i (i @?= 1)))
+      readIORef (worldStates w) >>= (@?= [(0, Idle), (1, Idle)]) . IntMap.toList
+    kept <- acquire pool noDeadline
+    other <- acquire pool noDeadline
+    leased kept @?= 0
+    waiting <- start (withResource pool noDeadline pure)
+    eventually "it waits" ((== 1) . countWaiting <$> poolCounts pool)
+    inChild $ do
+      both <- replicateM 2 (acquire pool noDeadline)
+      map leased both @?= [2, 3]
+      -- They are not the child's.
+      release pool kept
+      discard pool other
+      detach pool other
+      soon <- deadlineIn (milliseconds 20)
+      e <- failure "no place is free" (acquire pool soon)
+      assertBool (show e) (isTimeout e)
+      mapM_ (discard pool) both
+      poolCounts pool >>= \counts -> (countTotal counts, countIdle counts, countDestroyed counts) @?= (0, 0, 2)
+      readIORef (worldStates w) >>= (@?= [(0, Idle), (1, Idle), (2, Gone), (3, Gone)]) . IntMap.toList
+    release pool kept
+    result "the parent's thread that waits" waiting >>= (@?= 0)
+    release pool other
+  clean w
+
+forkedIdle :: Assertion
+forkedIdle = do
+  w <- newWorld
+  withPool (settings w) {poolIdleTime = milliseconds 40} $ \pool -> do
+    inChild $ do
+      withResource pool noDeadline (const (pure ()))
+      eventually "it is destroyed" ((== 1) <$> count w Gone)
+    withResource pool noDeadline (@?= 0)
+
+forkedClosed :: Assertion
+forkedClosed = do
+  w <- newWorld
+  pool <- withPool (settings w) pure
+  inChild $ do
+    r <- try (withResource pool noDeadline pure)
+    r @?= Left PoolClosed
 
 -- | Use a resource, as the world sees it.
 using :: World -> Int -> IO a -> IO a

@@ -39,6 +39,7 @@ import Weft.Duration
 import Weft.Process
 import Weft.Reader
 import Weft.Scope (forConcurrently_)
+import Weft.Test.Forked (inChild)
 import Weft.Transport
 
 foreign import ccall "&weft_process_pidfds" pidfds :: Ptr CInt
@@ -363,5 +364,17 @@ crowds =
         r <- readProcess (program "cat" []) deadline 1000 (B8.pack (show n))
         r @?= (Exited 0, B8.pack (show n), "")
       result "forking" forking
-      result "others" others >>= mapM_ (@?= "other")
+      result "others" others >>= mapM_ (@?= "other"),
+    test "a child of forkProcess neither waits for its parent's processes nor signals them" $ do
+      process <- withProcess (program "sleep" ["60"]) $ \p -> do
+        waiting <- start (waitProcess p noDeadline)
+        _ <- blocked waiting
+        inChild $ do
+          signalProcess p sigKILL
+          failsWith "waiting" eCHILD (waitProcess p noDeadline)
+        short <- deadlineIn (milliseconds 20)
+        timesOut "the process" (waitProcess p short)
+        signalProcess p sigTERM
+        p <$ (result "waiting" waiting >>= (@?= Killed sigTERM))
+      inChild (waitProcess process noDeadline >>= (@?= Killed sigTERM))
   ]

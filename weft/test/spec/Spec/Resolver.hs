@@ -20,8 +20,9 @@ import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Duration
 import Weft.Resolver
-import Weft.Scope (forConcurrently, forConcurrently_)
+import Weft.Scope (forConcurrently, forConcurrently_, forkDaemon, withScope)
 import qualified Weft.Socket as S
+import Weft.Test.Forked (inChild)
 import Weft.Transport (deadlineIn, noDeadline)
 
 tests :: TestTree
@@ -34,6 +35,7 @@ tests =
       testGroup "many" many,
       testGroup "without a query" withoutQuery,
       testGroup "interrupted" interrupted,
+      testGroup "forked" forked,
       bySystem
     ]
 
@@ -318,6 +320,43 @@ interrupted =
           stop task
         lookupsInProgress r >>= (@?= 0)
         eventually "the server has closed its connections" ((<= before) <$> openDescriptors)
+  ]
+
+forked :: [TestTree]
+forked =
+  [ testCase "a forked child has all places, and shares no look-up with its parent, which goes on" $
+      with (\q -> if take 4 (askedName q) == "dead" then [] else both [1] [2] q) (\s -> s {resolverMost = 2}) $ \server r -> do
+        let asked name = length . filter ((== name) . askedName) <$> questions server
+        tasks <- mapM (start . look r) ["dead1.test", "dead2.test"]
+        eventually "all places are taken" ((== 4) . length <$> questions server)
+        late <- start (look r "late.test")
+        eventually "the third one waits" ((== 3) <$> lookupsInProgress r)
+        inChild $ do
+          lookupsInProgress r >>= (@?= 0)
+          look r "a.test" >>= (@?= [six 2, four 1])
+          soon <- deadlineIn (milliseconds 300)
+          fails "dead1.test" DeadlinePassed (resolveHost r soon BothFamilies "dead1.test")
+          lookupsInProgress r >>= (@?= 0)
+        -- The child has asked for itself.
+        (,) <$> asked "dead1.test" <*> asked "dead2.test" >>= (@?= (4, 2))
+        lookupsInProgress r >>= (@?= 3)
+        stop (head tasks)
+        result "the parent's look-up that has waited" late >>= (@?= [six 2, four 1])
+        mapM_ stop tasks,
+    testCase "a child of a child" $
+      with (\q -> if take 4 (askedName q) == "dead" then [] else both [1] [2] q) (\s -> s {resolverMost = 1}) $ \server r -> do
+        task <- start (look r "dead1.test")
+        eventually "the place is taken" ((== 2) . length <$> questions server)
+        inChild $ do
+          inner <- start (look r "dead2.test")
+          eventually "it is looked up" ((== 1) <$> lookupsInProgress r)
+          inChild (look r "a.test" >>= (@?= [six 2, four 1]))
+          stop inner
+        stop task,
+    testCase "forked again and again while look-ups begin and end" $
+      with (both [1] [2]) id $ \_ r -> withScope $ \scope -> do
+        forM_ [1 .. 4 :: Int] $ \i -> forkDaemon scope (forever (look r ("a" <> show i <> ".test")))
+        replicateM_ (times 10) (inChild (look r "a1.test" >>= (@?= [six 2, four 1])))
   ]
 
 -- | What the system has is not known; that it can be left at once is.

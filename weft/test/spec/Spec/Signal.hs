@@ -22,9 +22,10 @@ import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Duration
 import Weft.Process
-import Weft.Scope (race)
+import Weft.Scope (forkDaemon, race, withScope)
 import Weft.Signal
 import Weft.Socket (deadlineIn, isTimeout, noDeadline)
+import Weft.Test.Forked (inChild)
 
 -- | Store what the kernel does at a signal.
 foreign import ccall "weft_signal_save" save :: CInt -> Ptr Word8 -> IO CInt
@@ -67,6 +68,10 @@ tests =
         forM_ [1 .. 3 :: Int] $ \n -> do
           Posix.raiseSignal one
           eventually "one of them" ((== n) . length . filter not <$> mapM blocked waiting),
+      -- The outermost block keeps GHC's handler: GHC changes its handlers under a lock that a fork may find held, too.
+      test "forked while blocks begin and end" . withSignals [one] $ \_ -> withScope $ \scope -> do
+        replicateM_ 4 (forkDaemon scope (forever (withSignals [one] (\_ -> pure ()))))
+        replicateM_ (times 10) . inChild . withSignals [one] $ \signals -> Posix.raiseSignal one >> next signals >>= (@?= one),
       test "handlers come back as they were" . forM_ [one, sigINT, sigHUP, Posix.sigPIPE, sigCHLD] $ \signal -> keeping signal $ do
         calls <- newIORef (0 :: Int)
         forM_ [Nothing, Just Posix.Default, Just Posix.Ignore, Just (counting calls), Just (Posix.CatchOnce (pure ()))] $ \handler -> do

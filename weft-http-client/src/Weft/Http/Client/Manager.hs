@@ -17,7 +17,11 @@
 -- Connections are kept, and HTTP is spoken, by @http-client@, as before. The exceptions are its own: @ResponseTimeout@,
 -- @ConnectionTimeout@, and 'ConnectionFailure' with a 'DialError' or an 'IOError'. Any thread may use a manager.
 --
--- "Weft.Http.Client" of @weft-http@ is a client without this package.
+-- The connections of a manager are kept by @http-client@, which takes no notice of forks: a child of
+-- 'System.Posix.Process.forkProcess' makes a manager of its own. With that of its parent it would send requests over
+-- connections that the parent uses. (The settings may be those of the parent.)
+--
+-- "Weft.Http.Client" of @weft-http@ is a client without this package; its clients can be used in a forked child.
 --
 -- @since 0.1.0
 module Weft.Http.Client.Manager
@@ -27,7 +31,6 @@ module Weft.Http.Client.Manager
   )
 where
 
-import Control.Concurrent.MVar
 import Control.Exception
 import Control.Monad (unless)
 import Data.ByteString (ByteString)
@@ -94,11 +97,9 @@ limited time late act
 -- | TLS with a host over a connection, with the authorities loaded at the first call.
 securing :: TlsClientSettings -> IO (W.Instant -> String -> W.Connection -> IO W.Connection)
 securing tls = do
-  known <- newMVar Nothing
+  trusted <- loadTrustOnce (tlsTrust tls)
   pure $ \due host below -> do
-    trust <- modifyMVar known $ \before -> do
-      trust <- maybe (loadTrust (tlsTrust tls)) pure before
-      pure (Just trust, trust)
+    trust <- trusted
     left <- W.untilDeadline due
     tlsConnect tls {tlsTrust = trust, tlsOffer = [C.pack "http/1.1"], tlsConnectTime = min left (tlsConnectTime tls)} host below
 

@@ -30,6 +30,7 @@ import Data.ByteString (ByteString)
 import Data.IORef
 import Data.List (sortOn)
 import Weft.Core.Each
+import Weft.Core.PerProcess
 import Weft.Duration
 import Weft.Http.Client.Types (ClientProtocol)
 import Weft.Http.Client.Url (Url)
@@ -42,8 +43,8 @@ data Upstream = Upstream
     -- | What it speaks.
     upstreamProtocol :: !ClientProtocol,
     -- | The requests that a capability has under way with it, and the turn of the last one. Written by the capability's
-    -- threads.
-    upstreamLoad :: !(Each (OwnRef Load)),
+    -- threads. Made anew in a forked child: the parent's requests do not end there.
+    upstreamLoad :: !(PerProcess (Each (OwnRef Load))),
     -- | Written when a server fails, when one that had failed answers, and by its checks; read by each request.
     upstreamHealth :: !(IORef Health)
   }
@@ -55,7 +56,7 @@ data Health = Health !Int !(Maybe Instant) !Checked
 
 -- | A server without requests, which counts as well.
 newUpstream :: ClientProtocol -> Url -> IO Upstream
-newUpstream protocol url = Upstream url protocol <$> newEach (newOwnRef (Load 0 0)) <*> newIORef (Health 0 Nothing (Well 0))
+newUpstream protocol url = Upstream url protocol <$> newPerProcess (newEach (newOwnRef (Load 0 0))) <*> newIORef (Health 0 Nothing (Well 0))
 
 -- | The turn of a capability's request: later ones have greater numbers.
 type Turn = Int
@@ -69,7 +70,7 @@ inOrder upstreams = case upstreams of
   _ -> do
     t <- deadlineIn (nanoseconds 0)
     ranked <- forM upstreams $ \upstream -> do
-      Load busy turn <- readOwnRef =<< own (upstreamLoad upstream)
+      Load busy turn <- readOwnRef =<< loadOf upstream
       Health _ until' checked <- readIORef (upstreamHealth upstream)
       pure ((isIll checked || maybe False (> t) until', busy, turn), upstream)
     pure (1 + maximum (0 : [turn | ((_, _, turn), _) <- ranked]), map snd (sortOn fst ranked))
@@ -82,10 +83,14 @@ inOrder upstreams = case upstreams of
 -- returned. (One handler and one mask, so that a thread that waits for the server has less on its stack.)
 counted :: Turn -> Upstream -> ((forall b. IO b -> IO b) -> IO a) -> IO (Either SomeException a)
 counted turn upstream act = mask $ \restore -> do
-  load <- own (upstreamLoad upstream)
+  load <- loadOf upstream
   _ <- updateOwnRef load (\(Load busy _) -> Load (busy + 1) turn)
   outcome <- try (act restore)
   outcome <$ updateOwnRef load (\(Load busy latest) -> Load (busy - 1) latest)
+
+-- | That of the calling thread's capability.
+loadOf :: Upstream -> IO (OwnRef Load)
+loadOf upstream = ofThisProcess (upstreamLoad upstream) >>= own
 
 -- Failures ---------------------------------------------------------------------------
 
