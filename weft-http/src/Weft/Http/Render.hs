@@ -17,6 +17,7 @@ module Weft.Http.Render
 
     -- * Bytes
     putBytes,
+    putColon,
     putCrlf,
     putDecimal,
     decimalDigits,
@@ -284,6 +285,12 @@ putCrlf p = do
   poke (castPtr p) crlf
   pure (p `plusPtr` 2)
 {-# INLINE putCrlf #-}
+
+putColon :: Ptr Word8 -> IO (Ptr Word8)
+putColon p = do
+  poke (castPtr p) colonBlank
+  pure (p `plusPtr` 2)
+{-# INLINE putColon #-}
 
 -- | Copy a string; returns the address after it.
 putBytes :: Ptr Word8 -> ByteString -> IO (Ptr Word8)

@@ -27,7 +27,7 @@ import Weft.Http
 import Weft.Http.Client
 import Weft.Http.Proxy
 import Weft.Tls (TlsClientSettings (..), Trust (..), defaultTlsClientSettings, tlsConnect)
-import Weft.Transport (connClose, connSendBytes)
+import Weft.Transport (connClose, connSendBytes, deadlineIn)
 
 tests :: TestTree
 tests =
@@ -139,6 +139,34 @@ tests =
               isEmptyMVar gone >>= (@?= True)
               setSockOpt s Linger (StructLinger 1 0) >> close s
               within (takeMVar gone)
+        ],
+      testGroup
+        "the limits of one wait on a kept connection do not concern the next"
+        [ testCase "that of time" $ do
+            let late n c
+                  | n > 0 = assertFailure "another connection"
+                  | otherwise = do
+                    hearRequest c >> say c "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nfirst"
+                    hearRequest c >> threadDelay 3000000 >> say c "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nsecond" >> heardEnd c
+            withPeer late $ \server -> withClient defaultClientSettings $ \client -> do
+              brief <- deadlineIn (seconds 2)
+              (answerBody <$> request client brief (getRequest (url server "/"))) `gives` "first"
+              soon >>= \due -> (answerBody <$> request client due (getRequest (url server "/"))) `gives` "second",
+          testCase "that of interest" $ do
+            (gone, asked, watched) <- (,,) <$> newEmptyMVar <*> newEmptyMVar <*> newEmptyMVar
+            let late n c
+                  | n > 0 = assertFailure "another connection"
+                  | otherwise = do
+                    -- The first wait is watched.
+                    hearRequest c >> takeMVar watched >> say c "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nfirst"
+                    hearRequest c >> putMVar asked () >> threadDelay 300000 >> say c "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nsecond" >> heardEnd c
+                whole response = responsePiece response >>= \piece -> if B.null piece then pure piece else (piece <>) <$> whole response
+                manner = plainly {mannerUnless = Just (putMVar watched () >> readMVar gone)}
+            withPeer late $ \server -> withClient defaultClientSettings $ \client -> do
+              due <- soon
+              withResponseIn client manner due (getRequest (url server "/")) whole `gives` "first"
+              _ <- forkIO (takeMVar asked >> putMVar gone ())
+              within (withResponse client due (getRequest (url server "/")) whole) `gives` "second"
         ],
       testGroup
         "a thread beside a request that fails as the request ends"

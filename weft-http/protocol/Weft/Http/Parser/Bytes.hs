@@ -31,6 +31,7 @@ module Weft.Http.Parser.Bytes
     isDigit,
     hexDigit,
     isFieldByte,
+    isFieldValue,
 
     -- * Numbers
     decimal,
@@ -160,11 +161,13 @@ fieldEnds bytes from = B.accursedUnutterablePerformIO (unsafeWithForeignPtr star
     at :: Storable a => Ptr Word8 -> Int -> a
     at p i = B.accursedUnutterablePerformIO (peekByteOff p i)
     {-# INLINE at #-}
-    -- On a byte without its highest bit: subtracting 0x20 sets that bit for bytes below 0x20, adding one sets it for
-    -- DEL.
-    suspects :: Word64 -> Bool
-    suspects w = ((w - 0x2020202020202020) .|. (w + 0x0101010101010101)) .&. complement w .&. 0x8080808080808080 /= 0
 {-# NOINLINE fieldEnds #-}
+
+-- | Whether one of eight bytes may be below 0x20 or DEL. On a byte without its highest bit: subtracting 0x20 sets that bit for bytes
+-- below 0x20, adding one sets it for DEL. Because of the borrow, the byte after such a byte may be reported as well.
+suspects :: Word64 -> Bool
+suspects w = ((w - 0x2020202020202020) .|. (w + 0x0101010101010101)) .&. complement w .&. 0x8080808080808080 /= 0
+{-# INLINE suspects #-}
 
 -- | The offset of the first LF from an offset on, or -1.
 lineFeedFrom :: ByteString -> Int -> Int
@@ -236,3 +239,14 @@ decimal digits
 isFieldByte :: Word8 -> Bool
 isFieldByte c = (c >= 32 && c /= 127) || c == 9
 {-# INLINE isFieldByte #-}
+
+-- | Are all bytes allowed in the value of a field ('isFieldByte')? Eight at a time, while none is suspect.
+isFieldValue :: ByteString -> Bool
+isFieldValue bytes = go 0
+  where
+    end = B.length bytes
+    go i
+      | i + 8 <= end = if suspects (wordAt bytes i) then narrow i else go (i + 8)
+      | otherwise = narrow i
+    narrow i = i >= end || (isFieldByte (byteAt bytes i) && narrow (i + 1))
+{-# NOINLINE isFieldValue #-}

@@ -113,6 +113,8 @@ constants =
     hAcceptCharset,
     hAcceptEncoding,
     hAcceptLanguage,
+    hAcceptRanges,
+    hAge,
     hAuthorization,
     hCacheControl,
     hConnection,
@@ -122,7 +124,9 @@ constants =
     hContentType,
     hCookie,
     hDate,
+    hETag,
     hExpect,
+    hExpires,
     hFrom,
     hHost,
     hIfMatch,
@@ -130,15 +134,20 @@ constants =
     hIfNoneMatch,
     hIfRange,
     hIfUnmodifiedSince,
+    hLastModified,
+    hLocation,
     hOrigin,
     hPragma,
     hRange,
     hReferer,
+    hServer,
+    hSetCookie,
     hTE,
     hTrailer,
     hTransferEncoding,
     hUpgrade,
     hUserAgent,
+    hVary,
     hVia
   ]
 
@@ -205,4 +214,24 @@ names =
         "X-Real-IP",
         "X-Request-ID",
         "X-Requested-With"
+      ]
+    -- Of responses, for clients.
+    <> map
+      ((,) Other)
+      [ "Accept-Ranges",
+        "Access-Control-Allow-Origin",
+        "Age",
+        "Alt-Svc",
+        "ETag",
+        "Expires",
+        "Last-Modified",
+        "Location",
+        "Referrer-Policy",
+        "Server",
+        "Set-Cookie",
+        "Strict-Transport-Security",
+        "Vary",
+        "X-Content-Type-Options",
+        "X-Frame-Options",
+        "X-Powered-By"
       ]

@@ -28,13 +28,13 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import Data.IORef
-import Data.Maybe (fromMaybe, isJust)
+import Data.Maybe (fromMaybe)
 import Foreign.C.Error (Errno (..), eCONNRESET, ePIPE)
 import GHC.IO.Exception (IOException (ioe_errno))
 import Network.HTTP.Types (Header, mkStatus)
 import Numeric (showHex)
-import Weft.Core.Time (after)
 import Weft.Duration
+import Weft.Http.Client.Guard
 import Weft.Http.Client.Render
 import Weft.Http.Client.Types
 import Weft.Http.Client.Url
@@ -55,12 +55,14 @@ data HttpConnection = HttpConnection
     -- | How many bytes to ask for when the next response begins. Written by the thread that receives, for each head.
     httpWanted :: !(IORef Int),
     -- | Written at the end of each exchange.
-    httpDone :: !(IORef Int)
+    httpDone :: !(IORef Int),
+    -- | Used by the thread that receives.
+    httpGuard :: !Guard
   }
 
 -- | Use a connection for HTTP. It has to be closed by the caller.
 newHttpConnection :: Connection -> IO HttpConnection
-newHttpConnection c = HttpConnection c <$> newIORef B.empty <*> newIORef wantedFirst <*> newIORef 0
+newHttpConnection c = HttpConnection c <$> newIORef B.empty <*> newIORef wantedFirst <*> newIORef 0 <*> newGuard c
 
 -- | The number of responses that have been received whole.
 exchangesDone :: HttpConnection -> IO Int
@@ -235,41 +237,19 @@ sendBody run body = case body of
 -- an error of the connection means. A receive that need not wait takes no notice of its deadline, so that a server that
 -- sends without a pause could go on for ever: the clock is read here.
 --
--- The wait is cut in two, so that whether anybody is interested ('errandUnless') is asked only if it is long. The first
--- part costs what the whole would.
+-- Whether anybody is interested ('errandUnless') is asked only if the wait is long.
 receive :: Run -> Phase -> (IOException -> Cause) -> Instant -> Int -> IO ByteString
 receive run phase broken limit most = do
   t <- deadlineIn (nanoseconds 0)
   when (t >= limit) (fails run phase TimedOut)
-  let early = if isJust unless' then min limit (abandonedAfter `after` t) else limit
-  connReceive below early most `catch` \e -> case unless' of
-    Just gone | isTimeout e, early < limit -> watching run phase gone (connReceive below limit most `catch` ended)
-    _ -> ended e
+  ending <- guarding (httpGuard c) t limit (errandUnless (runErrand run)) (connReceive (httpConnection c) noDeadline most)
+  case ending of
+    Came bytes -> pure bytes
+    Disturbed e -> fails run phase (if isTimeout e then TimedOut else broken e)
+    Late -> fails run phase TimedOut
+    Unwanted -> fails run phase Abandoned
   where
-    unless' = errandUnless (runErrand run)
-    below = httpConnection (runConnection run)
-    ended e = fails run phase (if isTimeout e then TimedOut else broken e)
-
--- | Run an action that waits for the connection; if the other one has ended first, which waits until nobody is
--- interested, abort the connection and throw 'Abandoned'. The variable is written once, by the first of the two.
-watching :: Run -> Phase -> IO () -> IO a -> IO a
-watching run phase gone act = do
-  over <- newIORef False
-  let first = atomicModifyIORef' over (\before -> (True, not before))
-  withScope $ \scope -> do
-    _ <- forkDaemon scope $ do
-      gone `catch` \e -> const (pure ()) (e :: IOException)
-      mine <- first
-      when mine (connAbort (httpConnection (runConnection run)))
-    result <- try act
-    mine <- first
-    case result of
-      Left e | Just (SomeAsyncException _) <- fromException e -> throwIO e
-      _ | not mine -> fails run phase Abandoned
-      Left e -> throwIO e
-      Right a -> pure a
--- Most waits are short.
-{-# NOINLINE watching #-}
+    c = runConnection run
 
 -- | The head of the final response, before the limit. The error is that of sending the request, and the action is run
 -- for each 100 (Continue). After an exception, bytes that were received may be lost.

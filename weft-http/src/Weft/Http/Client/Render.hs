@@ -24,9 +24,9 @@ import Network.HTTP.Types (Method)
 import Network.HTTP.Types.Header
 import Weft.Http.Client.Types
 import Weft.Http.Client.Url
-import Weft.Http.Parser.Bytes (isFieldByte, isName, isWord, trimBlanks)
+import Weft.Http.Parser.Bytes (isFieldValue, isName, isWord, trimBlanks)
 import Weft.Http.Parser.Head (connectionFlags, expectsContinue, flagClose, isSet)
-import Weft.Http.Render (putBytes, putCrlf)
+import Weft.Http.Render (putBytes, putColon, putCrlf)
 
 -- | A request's head.
 data Rendered = Rendered
@@ -152,7 +152,7 @@ examine !size !bits fields = case fields of
   [] -> Right (Said size bits)
   (name, value) : others
     | not (isName (CI.original name)) -> Left ("a field's name is not a token: " <> show (CI.original name))
-    | not (B.all isFieldByte value) -> Left ("the value of " <> C.unpack (CI.original name) <> " has a byte that is not allowed")
+    | not (isFieldValue value) -> Left ("the value of " <> C.unpack (CI.original name) <> " has a byte that is not allowed")
     | otherwise -> case B.length folded of
       4 | isWord "host" folded -> if hasBit saysHost bits then Left "several Host fields" else next saysHost
       6 | isWord "expect" folded -> next (if expectsContinue value then saysExpect else 0)
@@ -174,7 +174,7 @@ written size strings fields framing = B.unsafeCreate size $ \p -> foldM putBytes
       [] -> putBytes p framing >>= void . putCrlf
       (name, value) : others -> do
         p1 <- putBytes p (CI.original name)
-        p2 <- putBytes p1 ": "
+        p2 <- putColon p1
         p3 <- putBytes p2 value
         putCrlf p3 >>= lines' others
 {-# NOINLINE written #-}

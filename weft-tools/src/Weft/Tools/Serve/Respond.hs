@@ -45,11 +45,22 @@ withProxies passing app = \request respond -> case filter (covers (rawPathInfo r
   _ | requestMethod request == methodConnect -> respond (plainText notImplemented501 [])
   [] -> app request respond
   (_, proxy) : _
-    | any ((`elem` [".", ".."]) . B.takeWhile (/= ';')) (B.splitWith (`elem` ("/\\" :: String)) (urlDecode False (rawPathInfo request))) -> respond (plainText badRequest400 [])
+    | hasDots (rawPathInfo request) -> respond (plainText badRequest400 [])
     | otherwise -> proxy request respond
   where
     sorted = sortOn (negate . B.length . fst) passing
     covers path prefix = prefix `B.isPrefixOf` path && ("/" `B.isSuffixOf` prefix || B.take 1 (B.drop (B.length prefix) path) `elem` ["", "/"])
+
+-- | Whether a path has a segment @.@ or @..@, encoded or not, possibly with parameters. A path in which nothing is
+-- encoded and no dot begins a segment, as in most, is not taken apart.
+hasDots :: ByteString -> Bool
+hasDots path = (B.elem '%' path || beginsSegment path) && any ((`elem` [".", ".."]) . B.takeWhile (/= ';')) (B.splitWith isSlash (urlDecode False path))
+  where
+    -- A dot at the beginning, or behind a slash.
+    beginsSegment rest = case B.elemIndex '.' rest of
+      Nothing -> False
+      Just i -> i == 0 || isSlash (B.index rest (i - 1)) || beginsSegment (B.dropWhile (== '.') (B.drop i rest))
+    isSlash c = c == '/' || c == '\\'
 
 -- | Add header fields to responses: those that are about the file to responses with one (2xx and 304), all others, for
 -- example for security, to every response. Those that may occur only once (RFC 9110, 5.3) replace the response's own.
