@@ -20,8 +20,8 @@
 -- The application can be mounted below a path, by servant's @Raw@ or wai-extra's @mapUrls@ for example: 'staticApp'
 -- says how.
 --
--- A child of 'System.Posix.Process.forkProcess' can serve the folder of its parent. It keeps the contents that the parent
--- has in the cache, and has permits for open files ('newOpenFiles'), kept files and compression of its own.
+-- A child of 'System.Posix.Process.forkProcess' can serve the folder of its parent. It keeps the contents that the
+-- parent has in the cache, and has permits for open files ('newOpenFiles'), kept files and compression of its own.
 --
 -- @since 0.1.0
 module Weft.Static

@@ -307,7 +307,9 @@ loadTrustOnce trust = do
   loaded <- newMVar Nothing >>= newPerProcessFrom (\inherited -> tryReadMVar inherited >>= newMVar . join)
   pure $ do
     known <- ofThisProcess loaded
-    modifyMVar known $ \before -> (\now' -> (Just now', now')) <$> maybe (loadTrust trust) pure before
+    modifyMVar known $ \before -> do
+      now' <- maybe (loadTrust trust) pure before
+      pure (Just now', now')
 
 -- | For all clients that accept any certificate.
 anything :: Context

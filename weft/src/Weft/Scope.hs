@@ -35,6 +35,9 @@
 -- Threads run unmasked, whatever the masking state of the thread that forks them. A scope may be given to other
 -- threads, in particular its own, which may fork in it; its threads may have scopes of their own.
 --
+-- A child of 'System.Posix.Process.forkProcess' has none of the threads, nor the owner: a scope of the parent's does not
+-- end there, and 'await' waits for ever. Scopes that the child begins are its own.
+--
 -- 'forkOn' is also a name of "Control.Concurrent": import one of the two modules qualified, or @hiding (forkOn)@.
 --
 -- @since 0.1.0

@@ -20,9 +20,9 @@ import Weft.Sys
 
 -- | A state of each process, and how a forked child makes its own out of its parent's.
 --
--- > made by this process                                       -> used
--- > made by another one, claimed for none or an earlier one    -> claimed for this one (a thread that asks; it makes it)
--- > made by another one, claimed for this one                  -> made by this process (that thread)
+-- > inherited                       -> inherited, and claimed (a thread that asks, which makes it anew)
+-- > inherited, and claimed          -> made by this process (that thread), or inherited (that thread, which has failed)
+-- > made by this process            used; inherited in a forked child of this one
 --
 -- The claim is changed by compare-and-swap; the state is written by the thread whose claim it is.
 data PerProcess a = PerProcess !(a -> IO a) !(Ref (Made a)) !WordArray

@@ -155,7 +155,9 @@ openProxy settings client servers = do
         join (ofThisProcess checks)
   where
     -- In a forked child.
-    begin closed upstreams check = readIORef closed >>= \over -> if over then pure (pure ()) else checking settings client upstreams check
+    begin closed upstreams check = do
+      over <- readIORef closed
+      if over then pure (pure ()) else checking settings client upstreams check
 
 proxied :: ProxySettings -> Client -> [Upstream] -> Wai.Application
 proxied settings client upstreams request respond = do

@@ -16,8 +16,8 @@
 --   any                                      -> Closed ('closeKept'; the thread ends when it finds that)
 -- @
 --
--- A forked child begins with no files: the thread that closes unused ones, and the responses that use others, exist in the
--- parent alone. The child's copies are left to the collector.
+-- A forked child begins with no files: the thread that closes unused ones, and the responses that use others, exist in
+-- the parent alone. The child's copies are left to the collector.
 --
 -- Any thread may call these functions.
 module Weft.Static.Kept

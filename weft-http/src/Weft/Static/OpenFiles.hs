@@ -31,7 +31,9 @@ data Permits = Permits !(IORef Int) !(IORef Int) !QSem
 -- | Allow the given number of open files: half of them for responses that keep their file open, a quarter for files
 -- that are kept for the next response, and a quarter for reads.
 newOpenFiles :: Int -> IO OpenFiles
-newOpenFiles n = OpenFiles <$> newPerProcess (Permits <$> newIORef (n `quot` 2) <*> newIORef (n `quot` 4) <*> newQSem (max 1 (n `quot` 8)))
+newOpenFiles n = OpenFiles <$> newPerProcess permits
+  where
+    permits = Permits <$> newIORef (n `quot` 2) <*> newIORef (n `quot` 4) <*> newQSem (max 1 (n `quot` 8))
 
 -- | Run an action that opens one or two files and waits only for the disk. Blocks until it may open files.
 briefly :: Maybe OpenFiles -> IO a -> IO a

@@ -56,7 +56,9 @@ data Health = Health !Int !(Maybe Instant) !Checked
 
 -- | A server without requests, which counts as well.
 newUpstream :: ClientProtocol -> Url -> IO Upstream
-newUpstream protocol url = Upstream url protocol <$> newPerProcess (newEach (newOwnRef (Load 0 0))) <*> newIORef (Health 0 Nothing (Well 0))
+newUpstream protocol url = Upstream url protocol <$> newPerProcess loads <*> newIORef (Health 0 Nothing (Well 0))
+  where
+    loads = newEach (newOwnRef (Load 0 0))
 
 -- | The turn of a capability's request: later ones have greater numbers.
 type Turn = Int
