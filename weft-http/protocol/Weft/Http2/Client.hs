@@ -42,7 +42,7 @@ import Weft.Core.Time (Instant)
 import Weft.Http2.Budget (fullBudget)
 import Weft.Http2.Client.Head
 import Weft.Http2.Client.Receive
-import Weft.Http2.Client.Stream (endIfRetired, owner)
+import Weft.Http2.Client.Stream (allowRest, endIfRetired, owner)
 import qualified Weft.Http2.Client.Stream as Stream
 import Weft.Http2.Client.Types
 import qualified Weft.Http2.Core.Ended as Past
@@ -78,7 +78,7 @@ newCore config0 t decode =
       coreSpare = configSpare config,
       coreReady = IntSet.empty,
       coreTurn = 0,
-      coreCharges = Charges fullBudget fullBudget fullBudget fullBudget,
+      coreCharges = Charges fullBudget fullBudget fullBudget fullBudget 0,
       coreQueue = [SendWindow 0 (size - 65535) | size > 65535] <> [SendSettings ours],
       coreQueued = 2,
       coreActions = []
@@ -104,7 +104,7 @@ connectionWindow config = min maxWindow (configStreams config * configWindow con
 -- waits, no stream begins.
 begin :: Instant -> Bool -> [Field] -> Bool -> Core -> Maybe (StreamId, Core)
 begin t isHead fields final core
-  | coreOpen core >= streamsAllowed core || 2 * coreQueued core > configQueue (coreConfig core) = Nothing
+  | coreOpen core >= streamsAllowed core || 2 * coreQueued core > configQueue config = Nothing
   | otherwise =
     Just
       ( n,
@@ -114,6 +114,7 @@ begin t isHead fields final core
             coreOpen = coreOpen core + 1,
             coreNext = n + 2,
             coreEnded = Past.begin n (coreEnded core),
+            coreCharges = allowRest config (coreCharges core),
             coreRetired = n + 2 > maxWindow,
             coreQueue = SendHeaders n fields final : coreQueue core,
             coreQueued = coreQueued core + 1
@@ -121,14 +122,15 @@ begin t isHead fields final core
       )
   where
     n = coreNext core
+    config = coreConfig core
     s =
       Stream
         { streamSending = if final then Sent else Sending 0 Nothing,
           streamReceiving = AwaitHead 0,
           streamIsHead = isHead,
           streamWindow = coreInitial core,
-          streamSize = configWindow (coreConfig core),
-          streamRoom = configWindow (coreConfig core),
+          streamSize = configWindow config,
+          streamRoom = configWindow config,
           streamOwed = 0,
           streamBegan = t
         }

@@ -284,7 +284,7 @@ getGracefulShutdownTimeout = settingsGracefulShutdownTimeout
 
 -- | Thrown when an application reads a request's body that the client has not sent correctly.
 data RequestError
-  = -- | The connection ended before the body did.
+  = -- | The connection ended before the body did, or with HTTP\/2 the stream did.
     BodyIncomplete
   | -- | The chunked coding is invalid.
     BodyInvalid !Refusal

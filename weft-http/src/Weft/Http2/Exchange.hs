@@ -26,7 +26,7 @@ import Network.Wai
 import Network.Wai.Internal (Request (..), ResponseReceived (..))
 import System.IO.Error (isEOFError)
 import Weft.Http.Parser.Head (expectsContinue)
-import Weft.Http.Settings (ApplicationError (..))
+import Weft.Http.Settings (ApplicationError (..), RequestError (..))
 import Weft.Http2.Core (Input (..))
 import Weft.Http2.Crew
 import Weft.Http2.Data
@@ -115,7 +115,7 @@ requestFor h s sent final extras = do
     (path, query) = B8.break (== '?') (headTarget found)
     field name = lookup name (headFields found)
 
--- | Reads the next piece of the body; empty at its end. Throws if the body was broken off.
+-- | Reads the next piece of the body; empty at its end. Throws 'BodyIncomplete' if the body was broken off.
 --
 -- Masked, so that an exception from another thread, such as that of a timeout, arrives only while this waits, and loses
 -- nothing. To wait for the client counts ('Want'); to give credit back waits for nothing.
@@ -140,7 +140,7 @@ readBody h s = go False
       case next of
         Right piece -> piece <$ give h (Tell (Consume (streamId s) (B.length piece)))
         Left (BodyComplete _) -> pure B.empty
-        Left BodyBroken -> ioError (userError "Weft.Http2: the request was broken off")
+        Left BodyBroken -> throwIO BodyIncomplete
         Left BodyOpen -> do
           unless waits (give h (Tell (Want (streamId s))))
           takeMVar (streamArrived s)

@@ -80,7 +80,8 @@ data Http2Limits = Http2Limits
     -- Zero or less means no limit.
     limitFields :: !Int,
     -- | Streams that the client resets, or that are reset because of its errors. Each completed response allows two
-    -- more, so that a proxy can share a connection among many users. Streams above 'limitStreams' do not count until
+    -- more, so that a proxy can share a connection among many users. Each frame of a body that is sent allows one of a
+    -- stream that is over: some clients answer so what was under way. Streams above 'limitStreams' do not count until
     -- the client has acknowledged the server's SETTINGS.
     limitResets :: !Rate,
     limitPings :: !Rate,

@@ -321,6 +321,17 @@ limits =
       length (resets many) @?= 5000
       -- What they allow is not saved up.
       fmap fst (ended (hear (B.concat (replicate 1002 (resetBy NoError 1))) many)) @?= Just EnhanceYourCalm,
+    testCase "a reset of a stream that is over for each frame of data that was under way is no flood, and no more" $ do
+      -- As Go's server: it ends the stream before the request does.
+      let sent = foldl' (\run _ -> flush (give (Offer 1 5) run)) (post (hear (settings [(4, 100000)] <> update 0 1000000) begun)) [1 .. 5000 :: Int]
+          answered = hear (answer 1 True [] <> resetBy NoError 1 <> B.concat (replicate 5000 (resetBy StreamClosed 1))) (get sent)
+      ended answered @?= Nothing
+      isSound (runCore answered) @?= True
+      fmap fst (ended (hear (B.concat (replicate 1010 (resetBy StreamClosed 1))) answered)) @?= Just EnhanceYourCalm,
+    testCase "what comes behind the server's end of a stream is no flood, however many streams there are" $ do
+      -- As the C core of gRPC when deadlines pass.
+      let late run n = flush (hear (answer n False [] <> trailers n <> resetBy Cancel n <> trailers n <> resetBy Cancel n) (get run))
+      ended (foldl' late begun [1, 3 .. 9999]) @?= Nothing,
     testCase "what waits to be sent" $ do
       let config = defaultConfig {configPings = Rate 1000000 1000000}
       fmap fst (ended (hear (B.concat (replicate 4001 (ping "12345678"))) (beginWith config))) @?= Just EnhanceYourCalm

@@ -147,6 +147,13 @@ tests =
         let run0 = answer 1 100000000 (send (get 1) begun)
             run = foldl' (\r _ -> (flush (send (update 0 16384 <> update 1 16384) r)) {runFrames = []}) run0 [1 .. 5000 :: Int]
         goneAway (flush run) @?= Nothing,
+      testCase "a reset of a stream that is over for each frame of data that was under way is no attack, and no more" $ do
+        -- As Python's h2: it gives up the stream, and answers each frame that still comes for it.
+        let run0 = send (settings [(4, 100000)] <> update 0 1000000 <> get 1) begun
+            sent = foldl' (\run _ -> flush (give (Offer 1 5) run)) (flush (give (Respond 1 [(":status", "200")]) run0)) [1 .. 2000 :: Int]
+            gone = flush (send (B.concat (replicate 2001 (reset 1))) sent)
+        goneAway gone @?= Nothing
+        goneAway (flush (send (B.concat (replicate 260 (reset 1))) gone)) @?= Just EnhanceYourCalm,
       testCase "resets of a client that completes as many requests are no attack" $ do
         let turn r i = (flush (send (get (n + 2) <> reset (n + 2)) (flush (answer n 5 (send (get n) r))))) {runActions = []} where n = 4 * i + 1
             run = foldl' turn begun [0 .. 3000]

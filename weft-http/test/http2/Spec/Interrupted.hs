@@ -24,7 +24,7 @@ import System.Timeout (timeout)
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Duration (milliseconds, seconds)
-import Weft.Http (ApplicationError (ResponseTwice))
+import Weft.Http (ApplicationError (ResponseTwice), RequestError (BodyIncomplete))
 import Weft.Http2 (Http2Control (..), Http2Limits (limitFrame, limitIdle, limitWait), Http2Settings (http2Limits, http2OnResponse), defaultHttp2Limits, defaultHttp2Settings, serveHttp2)
 import Weft.Http2.Frame
 import Weft.Timer (within)
@@ -105,6 +105,16 @@ tests =
           send mine [frame typeReset 0 1 (errorNumber Cancel)]
           within (seconds 10) (takeMVar reported) >>= (@?= Just 200)
           within (seconds 10) (takeMVar returned) >>= (@?= Just ()),
+      testCase "what reads a body whose stream the client resets behind the response gets BodyIncomplete, as over HTTP/1" $ do
+        thrown <- newEmptyMVar
+        let application asked respond = do
+              received <- respond (responseLBS ok200 [] "early")
+              received <$ (try (getRequestBodyChunk asked) >>= putMVar thrown)
+        withServed defaultHttp2Settings application $ \mine _ -> do
+          send mine [connectionPreface, frame typeSettings 0 0 B.empty, upload 1]
+          _ <- framesUntil mine (any (\(h, _) -> frameType h == typeData && hasFlag flagEndStream h))
+          send mine [frame typeReset 0 1 (errorNumber Cancel)]
+          within (seconds 10) (takeMVar thrown) >>= (@?= Just (Left BodyIncomplete)),
       testCase "an application that handles the exception of a reset stream sends and reports nothing" $ do
         (begun, answered) <- (,) <$> newEmptyMVar <*> newEmptyMVar
         reports <- newIORef (0 :: Int)

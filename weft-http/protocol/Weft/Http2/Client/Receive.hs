@@ -201,7 +201,11 @@ resetFrame header payload = do
   -- of gRPC (its C core) send trailers and a reset when a deadline has passed, and once more when the call has ended.
   modify (\c -> c {coreEnded = endedHere n (coreEnded c)})
   case IntMap.lookup n (coreStreams core) of
-    Nothing -> payEmpty
+    Nothing
+      | echoes > 0 -> modify (\c -> c {coreCharges = (coreCharges c) {chargeEchoes = echoes - 1}})
+      | otherwise -> payEmpty
+      where
+        echoes = chargeEchoes (coreCharges core)
     Just s
       | code == fromEnum RefusedStream, AwaitHead _ <- streamReceiving s -> lost n Unprocessed
       | otherwise -> lost n (Reset code)

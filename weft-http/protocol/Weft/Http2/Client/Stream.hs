@@ -7,6 +7,7 @@ module Weft.Http2.Client.Stream
   ( -- * Ends
     lost,
     malformed,
+    allowRest,
     forget,
     responded,
     endIfRetired,
@@ -54,9 +55,13 @@ resetHere n code = do
   known <- gets (IntMap.lookup n . coreStreams)
   forM_ known $ \s -> do
     when (streamReceiving s /= Complete) (modify (\core -> core {coreEnded = endedHere n (coreEnded core)}))
-    modify (\core -> core {coreCharges = (coreCharges core) {chargeEmpty = earn (configEmptyFrames (coreConfig core)) 4 (chargeEmpty (coreCharges core))}})
+    modify (\core -> core {coreCharges = allowRest (coreConfig core) (coreCharges core)})
     forget n
     queue (SendReset n code)
+
+-- | Allow what may come for a stream when it is over.
+allowRest :: Config -> Charges -> Charges
+allowRest config charges = charges {chargeEmpty = earn (configEmptyFrames config) 4 (chargeEmpty charges)}
 
 -- | A stream leaves the table. What its window had grown by is for others.
 forget :: StreamId -> Step ()
@@ -209,12 +214,17 @@ dataFrames most
 dataFrame :: StreamId -> Stream -> Int -> Maybe [Field] -> Int -> Step [Frame]
 dataFrame n s offered end size = do
   modify $ \core ->
-    core
-      { coreWindow = coreWindow core - size,
-        coreTurn = n,
-        coreStreams = IntMap.insert n s {streamSending = sending, streamWindow = streamWindow s - size} (coreStreams core),
-        coreCharges = (coreCharges core) {chargeWindows = earn (configWindowUpdates (coreConfig core)) 4 (chargeWindows (coreCharges core))}
-      }
+    let charges = coreCharges core
+     in core
+          { coreWindow = coreWindow core - size,
+            coreTurn = n,
+            coreStreams = IntMap.insert n s {streamSending = sending, streamWindow = streamWindow s - size} (coreStreams core),
+            coreCharges =
+              charges
+                { chargeWindows = earn (configWindowUpdates (coreConfig core)) 4 (chargeWindows charges),
+                  chargeEchoes = chargeEchoes charges + 1
+                }
+          }
   refresh n
   frames <$ forgetIfOver n
   where

@@ -71,7 +71,8 @@ data Config = Config
     -- | Each frame of data that is sent allows four more.
     configWindowUpdates :: !Rate,
     -- | Frames that carry nothing: without a payload, for streams that are over, of unknown types, GOAWAY. Each stream
-    -- that this side resets allows four more.
+    -- allows four more, each that this side resets another four, and each frame of data that is sent the reset that may
+    -- answer it.
     configEmptyFrames :: !Rate,
     -- | After a request was given up for which nothing has come for so long, the connection gets no further ones.
     configSilence :: !Duration
@@ -201,7 +202,10 @@ data Charges = Charges
   { chargePings :: !Budget,
     chargeSettings :: !Budget,
     chargeWindows :: !Budget,
-    chargeEmpty :: !Budget
+    chargeEmpty :: !Budget,
+    -- | Frames of data that were sent, less the resets of streams that were over. Servers (Go's) answer each frame that
+    -- was under way as they ended a stream by one more reset (RFC 9113, section 5.1).
+    chargeEchoes :: !Int
   }
 
 -- | A stream. It is forgotten when both sides have ended it, or one has reset it.

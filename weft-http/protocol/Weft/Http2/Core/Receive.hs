@@ -291,13 +291,16 @@ resetFrame header = do
   core <- get
   let known = IntMap.lookup n (coreStreams core)
   when (past n (coreEnded core) == Idle) (failWith ProtocolError "a reset of a stream that has not begun")
-  payReset
+  case known of
+    Nothing | echoes core > 0 -> modify (\c -> c {coreCharges = (coreCharges c) {chargeEchoes = echoes c - 1}})
+    _ -> payReset
   forM_ known $ \s -> do
     when (streamSending s /= Answered) (act (Stop n Cancel))
     forget n
   clientEnded n
   where
     n = frameStream header
+    echoes = chargeEchoes . coreCharges
 
 pingFrame :: FrameHeader -> ByteString -> Step ()
 pingFrame header payload = do

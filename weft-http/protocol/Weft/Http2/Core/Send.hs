@@ -110,7 +110,8 @@ atOnce n fields size trailers s = do
         coreCharges =
           charges
             { chargeResets = completed (configResets config) 1 (chargeResets charges),
-              chargeWindows = if isData then earn (configWindowUpdates config) 4 (chargeWindows charges) else chargeWindows charges
+              chargeWindows = if isData then earn (configWindowUpdates config) 4 (chargeWindows charges) else chargeWindows charges,
+              chargeEchoes = if isData then chargeEchoes charges + 1 else chargeEchoes charges
             }
       }
   window 0 owed
@@ -157,7 +158,11 @@ dataFrame n s offered end size = do
             coreTurn = coreTurn c + 1,
             coreReady = ready,
             coreStreams = IntMap.insert n s' (coreStreams c),
-            coreCharges = charges {chargeWindows = earn (configWindowUpdates (coreConfig c)) 4 (chargeWindows charges)}
+            coreCharges =
+              charges
+                { chargeWindows = earn (configWindowUpdates (coreConfig c)) 4 (chargeWindows charges),
+                  chargeEchoes = chargeEchoes charges + 1
+                }
           }
   frames <$ if sending == Answered then afterResponse n else refresh n
   where

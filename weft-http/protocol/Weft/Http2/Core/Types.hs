@@ -295,6 +295,9 @@ data Charges = Charges
     chargePriorities :: !Budget,
     chargeWindows :: !Budget,
     chargeEmpty :: !Budget,
+    -- | Frames of data that were sent, less the resets of streams that were over. Clients (Python's h2) answer each frame
+    -- that was under way as they gave up a stream by one more reset (RFC 9113, section 5.1).
+    chargeEchoes :: !Int,
     -- | Streams that may be refused without a charge until the client knows how many it may begin.
     chargeFree :: !Int
   }
