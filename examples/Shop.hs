@@ -47,7 +47,7 @@ connections :: String -> PoolSettings P.Connection
 connections database =
   (poolOf (\soon -> inTime soon (P.connectPostgreSQL (B.pack database))) P.close)
     { poolMost = 8,
-      poolValidate = \connection -> (== [P.Only (1 :: Int)]) <$> P.query_ connection "SELECT 1"
+      poolValidate = \soon connection -> (== [P.Only (1 :: Int)]) <$> inTime soon (P.query_ connection "SELECT 1")
     }
 
 shop :: Pool P.Connection -> Client -> String -> Application

@@ -95,10 +95,10 @@ data PoolSettings a = PoolSettings
     -- | A resource is not used again when it is older than this. Each one's age is up to a tenth less, so that those
     -- that were made together are not all made again together.
     poolMaximalAge :: !Duration,
-    -- | Whether a resource can be used again; asked if it has been idle for 'poolValidateAfter'. An exception that it
-    -- throws means that it cannot (asynchronous ones pass through, and the resource is destroyed). It is interrupted
-    -- when the deadline of the one who needs the resource passes.
-    poolValidate :: a -> IO Bool,
+    -- | Whether a resource can be used again, before the deadline of the one who needs it; asked if it has been idle for
+    -- 'poolValidateAfter'. An exception means that it cannot (asynchronous ones pass through, and the resource is
+    -- destroyed).
+    poolValidate :: Instant -> a -> IO Bool,
     poolValidateAfter :: !Duration
   }
 
@@ -112,7 +112,7 @@ poolOf creating destroying =
       poolMost = 16,
       poolIdleTime = seconds 60,
       poolMaximalAge = seconds 1800,
-      poolValidate = const (pure True),
+      poolValidate = \_ _ -> pure True,
       poolValidateAfter = milliseconds 500
     }
 
@@ -312,23 +312,23 @@ make pool deadline = do
 vetted :: Stock a -> Instant -> Item a -> IO (Lease a)
 vetted pool deadline item = do
   t <- now
-  fit <-
-    if t >= itemEnd item || t >= after (poolIdleTime settings) (itemSince item)
-      then pure False
-      else if t < after (poolValidateAfter settings) (itemSince item) then pure True else validated
-  if fit
-    then pure (Lease item)
-    else do
-      destroyed pool item `onException` givePlace pool
-      make pool deadline
+  case () of
+    _
+      | t >= itemEnd item || t >= after (poolIdleTime settings) (itemSince item) -> another
+      | t < after (poolValidateAfter settings) (itemSince item) -> pure (Lease item)
+      -- There is no time to ask, and nothing against it.
+      | t >= deadline -> do
+        putIdle pool item
+        tally pool (Tally 0 0 0 1)
+        ioError (timeoutError "Weft.Pool.acquire")
+      | otherwise -> do
+        fit <- (poolValidate settings deadline (itemValue item) `catch` unfit) `onException` destroy pool item
+        if fit then pure (Lease item) else another
   where
     settings = poolSettings pool
-    validated = do
-      left <- untilDeadline deadline
-      when (left <= mempty) (putIdle pool item >> late)
-      answer <- within left (poolValidate settings (itemValue item) `catch` unfit) `onException` destroy pool item
-      maybe (destroy pool item >> late) pure answer
-    late = tally pool (Tally 0 0 0 1) >> ioError (timeoutError "Weft.Pool.acquire")
+    another = do
+      destroyed pool item `onException` givePlace pool
+      make pool deadline
     unfit e = case fromException e of
       Just (SomeAsyncException _) -> throwIO e
       Nothing -> pure False

@@ -86,7 +86,7 @@ redis = withFrailRedis $ \port frail -> do
         reader <- newReader connection
         reader <$ atomicModifyIORef' opened (\k -> (k + 1, ()))
       closing reader = atomicModifyIORef' opened (\k -> (k - 1, ())) >> connClose (readerConnection reader)
-      works reader = deadlineIn (seconds 20) >>= \soon -> (== "+PONG") <$> command reader soon ["PING"]
+      works soon reader = (== "+PONG") <$> command reader soon ["PING"]
       pooled = (poolOf connecting closing) {poolMost = 5, poolValidate = works, poolValidateAfter = mempty}
   withPool pooled $ \pool -> do
     storm frail $ \soon key value -> do

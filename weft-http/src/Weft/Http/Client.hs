@@ -362,7 +362,7 @@ poolFor client alone url = do
           poolMaximalAge = maxBound,
           -- Before each use.
           poolValidateAfter = nanoseconds 0,
-          poolValidate = \c -> connIsQuiet (httpConnection c) >>= \known -> if known then pure True else stillQuiet c
+          poolValidate = \_ c -> connIsQuiet (httpConnection c) >>= \known -> if known then pure True else stillQuiet c
         }
     connect due = connectTo client [http1Name] due url >>= newHttpConnection
 

@@ -16,6 +16,7 @@ import GHC.Clock (getMonotonicTime)
 import Harness hiding (within)
 import Test.Tasty hiding (withResource)
 import Test.Tasty.HUnit
+import Weft.Deadline (inTime)
 import Weft.Duration
 import Weft.Pool
 import Weft.Scope (await, forConcurrently_, forkOn, withScope)
@@ -283,7 +284,7 @@ validation = do
   let validate i = do
         modifyIORef' asked (i :)
         if i == 2 then ioError (userError "gone") else pure (i /= 0)
-      always = (settings w) {poolValidate = validate, poolValidateAfter = mempty}
+      always = (settings w) {poolValidate = const validate, poolValidateAfter = mempty}
   withPool always $ \pool -> do
     replicateM 4 (withResource pool noDeadline pure) >>= (@?= [0, 1, 1, 1])
     -- The next one after one that fails to answer.
@@ -293,7 +294,7 @@ validation = do
   readIORef asked >>= (@?= [2, 1, 1, 1, 0])
   clean w
   w' <- newWorld
-  withPool (settings w') {poolValidate = const (pure False), poolValidateAfter = seconds 1000} $ \pool ->
+  withPool (settings w') {poolValidate = \_ _ -> pure False, poolValidateAfter = seconds 1000} $ \pool ->
     replicateM 3 (withResource pool noDeadline pure) >>= (@?= [0, 0, 0])
   clean w'
 
@@ -301,41 +302,40 @@ validation = do
 throwingValidation :: Assertion
 throwingValidation = do
   w <- newWorld
-  withPool (settings w) {poolValidate = const (throwIO (ErrorCall "no connection")), poolValidateAfter = mempty} $ \pool ->
+  withPool (settings w) {poolValidate = \_ _ -> throwIO (ErrorCall "no connection"), poolValidateAfter = mempty} $ \pool ->
     replicateM 3 (withResource pool noDeadline pure) >>= (@?= [0, 1, 2])
   clean w
   w' <- newWorld
-  withPool (settings w') {poolValidate = const (throwIO ThreadKilled), poolValidateAfter = mempty, poolMost = 1} $ \pool -> do
+  withPool (settings w') {poolValidate = \_ _ -> throwIO ThreadKilled, poolValidateAfter = mempty, poolMost = 1} $ \pool -> do
     withResource pool noDeadline (@?= 0)
     try (withResource pool noDeadline pure) >>= (@?= Left ThreadKilled)
     -- Its place is free.
     withResource pool noDeadline (@?= 1)
   clean w'
 
--- | A peer that is silent: the resource is destroyed, and its place is free. With no time left at all it is not asked.
+-- | A peer that is silent: the resource is destroyed at the deadline, and another one is made. With no time left at all
+-- it is not asked, and not destroyed.
 slowValidation :: Assertion
 slowValidation = do
   w <- newWorld
   asked <- newIORef (0 :: Int)
-  let silent _ = modifyIORef' asked (+ 1) >> newEmptyMVar >>= \never -> True <$ takeMVar (never :: MVar ())
+  let silent soon _ = modifyIORef' asked (+ 1) >> inTime soon (newEmptyMVar >>= \never -> True <$ takeMVar (never :: MVar ()))
   withPool (settings w) {poolValidate = silent, poolValidateAfter = mempty, poolMost = 1} $ \pool -> do
     withResource pool noDeadline (@?= 0)
     past <- deadlineIn mempty
-    timesOut (withResource pool past pure)
+    late <- try (withResource pool past pure)
+    either (\e -> isTimeout e @? show (e :: IOException)) (\i -> assertFailure ("got " <> show i)) late
     readIORef asked >>= (@?= 0)
     count w Gone >>= (@?= 0)
     -- On a busy machine this deadline, too, may have passed when it begins.
     let untilAsked = do
           soon <- deadlineIn (milliseconds 20)
-          timesOut (withResource pool soon pure)
+          _ <- try (withResource pool soon (@?= 1)) :: IO (Either IOException ())
           n <- readIORef asked
           when (n == 0) untilAsked
     untilAsked
     count w Gone >>= (@?= 1)
-    withResource pool noDeadline (@?= 1)
   clean w
-  where
-    timesOut act = try act >>= either (\e -> isTimeout e @? show (e :: IOException)) (\i -> assertFailure ("got " <> show i))
 
 idle :: Assertion
 idle = do
@@ -421,7 +421,7 @@ closing = do
 storm :: Assertion
 storm = do
   w <- newWorld
-  let s = (settings w) {poolMost = 4, poolIdleTime = milliseconds 5, poolMaximalAge = milliseconds 20, poolValidateAfter = mempty, poolValidate = \i -> pure (i `mod` 11 /= 0)}
+  let s = (settings w) {poolMost = 4, poolIdleTime = milliseconds 5, poolMaximalAge = milliseconds 20, poolValidateAfter = mempty, poolValidate = \_ i -> pure (i `mod` 11 /= 0)}
       checked d = do
         i <- poolCreate s d
         when (i `mod` 7 == 0) (move w i Idle Gone >> ioError (userError "cannot be made"))
