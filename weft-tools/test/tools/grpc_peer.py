@@ -74,6 +74,13 @@ def load(port, authority):
                 if status != "OK":
                     time.sleep(0.01)
 
+        def until_answered():
+            end = time.monotonic() + LIMIT
+            while call(0) != "OK" and time.monotonic() < end:
+                time.sleep(0.05)
+
+        # The server may be starting.
+        until_answered()
         threads = [threading.Thread(target=work) for _ in range(8)]
         for t in threads:
             t.start()
@@ -85,9 +92,7 @@ def load(port, authority):
         ended.set()
         for t in threads:
             t.join()
-        end = time.monotonic() + LIMIT
-        while call(0) != "OK" and time.monotonic() < end:
-            time.sleep(0.05)
+        until_answered()
         print("statuses", " ".join(sorted(statuses)))
         print("again", [call(i) for i in range(4)])
 
