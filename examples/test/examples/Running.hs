@@ -5,13 +5,15 @@ module Running
     runningWith,
     started,
     built,
+    isBuilt,
   )
 where
 
 import Control.Exception (bracket)
 import Data.Char (isDigit)
+import Data.Maybe (isJust)
 import Network.Socket (PortNumber)
-import System.Directory (doesFileExist)
+import System.Directory (doesFileExist, findExecutable)
 import System.IO
 import System.Process
 import System.Timeout (timeout)
@@ -49,3 +51,9 @@ built :: String -> IO FilePath
 built name = do
   there <- doesFileExist ("../bin/examples/" <> name)
   pure (if there then "../bin/examples/" <> name else name)
+
+-- | Whether there is such an example: some need libraries that are not installed everywhere.
+isBuilt :: String -> IO Bool
+isBuilt name = do
+  there <- doesFileExist ("../bin/examples/" <> name)
+  if there then pure True else isJust <$> findExecutable name

@@ -15,10 +15,12 @@ import System.Process
 import System.Timeout (timeout)
 import Test.Tasty.HUnit
 import Weft.Test.Services (withFolder, withPostgres)
-import Weft.Test.Skip (needProgram)
+import Weft.Test.Skip (needProgram, skipUnless)
 
 shop :: Assertion
 shop = do
+  there <- isBuilt "shop"
+  skipUnless "the example shop is not built: Debian's packages of the frameworks are not installed" there
   needProgram "psql"
   withPostgres $ \database -> withFolder "prices" $ \folder -> do
     _ <- sql database "CREATE TABLE stock (name text PRIMARY KEY, pieces int NOT NULL)"
