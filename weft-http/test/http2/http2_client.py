@@ -228,7 +228,8 @@ def scenario_rapid_reset(port):
     sent = 0
     while sent < 3000 and not c.closed and c.goaway is None:
         for _ in range(15):
-            s = c.request("/file")
+            # Not answered before the reset comes, however slow this client is.
+            s = c.request("/sleep")
             c.send(frame(RST, 0, s, struct.pack("!I", 8)))
             sent += 1
         c.read(0)
