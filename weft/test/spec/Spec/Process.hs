@@ -270,7 +270,8 @@ descriptors =
       _ <- running (program "true" [])
       limits <- getResourceLimit ResourceOpenFiles
       highest <- maximum . map read <$> listDirectory "/proc/self/fd"
-      outcomes <- (`finally` setResourceLimit ResourceOpenFiles limits) . forM [0 .. highest + 10] $ \limit -> do
+      -- Not fewer: poll(2) refuses more descriptors than the limit, and GHC's own manager, which polls some, would end.
+      outcomes <- (`finally` setResourceLimit ResourceOpenFiles limits) . forM [8 .. highest + 10] $ \limit -> do
         setResourceLimit ResourceOpenFiles limits {softLimit = ResourceLimit limit}
         try (withProcess (piped (program "true" [])) (void . (`waitProcess` noDeadline)))
       let refused = takeWhile (either (isErrno eMFILE) (const False)) outcomes
