@@ -21,7 +21,7 @@ import Network.Socket
 import System.Directory
 import System.Environment (getEnvironment)
 import System.Exit (ExitCode (..))
-import System.FilePath ((</>))
+import System.FilePath (takeFileName, (</>))
 import System.IO (IOMode (WriteMode), openFile)
 import System.Process
 import Test.Tasty.HUnit
@@ -65,13 +65,9 @@ withNginx act = do
 
 configuration :: [Int] -> FilePath -> String
 configuration ports folder =
-  unlines
-    [ "daemon off; master_process off; pid " <> folder <> "/pid; error_log " <> folder <> "/errors crit;",
-      "events { worker_connections 1024; }",
-      "http {",
-      "  access_log off; client_max_body_size 100m;",
-      unlines ["  " <> kind <> "_temp_path " <> folder <> "/" <> kind <> ";" | kind <- ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]],
-      "  server {",
+  nginxOf
+    folder
+    [ "  server {",
       "    listen unix:" <> folder <> "/socket;" <> concat [" listen 127.0.0.1:" <> show port <> kind <> ";" | (port, kind) <- zip ports ["", " ssl", " proxy_protocol", " http2", " ssl http2"]],
       "    ssl_certificate " <> folder <> "/cert.pem; ssl_certificate_key " <> folder <> "/key.pem;",
       "    root " <> folder <> ";",
@@ -82,9 +78,21 @@ configuration ports folder =
       "    location = /version { return 200 $server_protocol; }",
       "    location = /fields { return 200 '$request_method $http_host $http_connection $http_x_forwarded_for $http_x_forwarded_proto $http_x_forwarded_host $http_via $http_forwarded $http_x_own $http_x_named $http_te'; }",
       "    location = /count { return 200 $connection_requests; }",
-      "  }",
-      "}"
+      "  }"
     ]
+
+-- | The configuration of an nginx with its files in that folder, from the lines about what it serves.
+nginxOf :: FilePath -> [String] -> String
+nginxOf folder serves =
+  unlines $
+    [ "daemon off; master_process off; pid " <> folder <> "/pid; error_log " <> folder <> "/errors crit;",
+      "events { worker_connections 1024; }",
+      "http {",
+      "  access_log off; client_max_body_size 100m;",
+      unlines ["  " <> kind <> "_temp_path " <> folder <> "/" <> kind <> ";" | kind <- ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]]
+    ]
+      <> serves
+      <> ["}"]
 
 -- | Run a test with the files of a certificate for @localhost@ and its key.
 withCertificate :: (FilePath -> FilePath -> IO a) -> IO a
@@ -118,18 +126,13 @@ withH2o act = do
 -- | Run a test with the port of nginx, or of another proxy, before that port.
 withNginxProxy, withHaproxy, withCaddy :: Int -> (Int -> IO a) -> IO a
 withNginxProxy to = proxying ["/usr/sbin/nginx", "/usr/local/sbin/nginx"] (\file -> ["-c", file]) $ \port folder ->
-  unlines
-    [ "daemon off; master_process off; pid " <> folder <> "/pid; error_log " <> folder <> "/errors crit;",
-      "events { worker_connections 1024; }",
-      "http {",
-      "  access_log off; client_max_body_size 100m;",
-      unlines ["  " <> kind <> "_temp_path " <> folder <> "/" <> kind <> ";" | kind <- ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]],
-      "  upstream there { server 127.0.0.1:" <> show to <> "; keepalive 16; }",
+  nginxOf
+    folder
+    [ "  upstream there { server 127.0.0.1:" <> show to <> "; keepalive 16; }",
       "  server {",
       "    listen 127.0.0.1:" <> show port <> ";",
       "    location / { proxy_pass http://there; proxy_http_version 1.1; proxy_set_header Connection ''; }",
-      "  }",
-      "}"
+      "  }"
     ]
 withHaproxy to = proxying ["/usr/sbin/haproxy", "/usr/local/sbin/haproxy"] (\file -> ["-db", "-f", file]) $ \port _ ->
   unlines
@@ -163,7 +166,7 @@ proxying :: [FilePath] -> (FilePath -> [String]) -> (Int -> FilePath -> String) 
 proxying programs arguments text act = do
   found <- filterM doesFileExist programs
   case found of
-    [] -> skip (last (words (map (\c -> if c == '/' then ' ' else c) (concat (take 1 programs)))) <> " is not installed")
+    [] -> skip (concatMap takeFileName (take 1 programs) <> " is not installed")
     program : _ -> withFolder $ \folder -> do
       port <- freePort
       writeFile (folder </> "configuration") (text port folder)
