@@ -22,12 +22,14 @@ import System.Process (readProcessWithExitCode)
 import Test.Tasty (testGroup)
 import Test.Tasty.HUnit
 import Weft.Dial (DialError, defaultDialOptions)
+import Weft.Duration (milliseconds)
 import qualified Weft.Http as Weft
 import Weft.Http.Client.Manager
 import Weft.Socket (SockAddr (..))
-import Weft.Test.Descriptors (openCount)
+import Weft.Test.Descriptors (openCount, openCountAfter)
 import Weft.Test.Main (defaultMain)
 import Weft.Test.Peer
+import Weft.Timer (sleep)
 import Weft.Tls
 
 main :: IO ()
@@ -106,7 +108,7 @@ main =
                 _ -> assertFailure (show content),
         testCase "requests that are interrupted leave no descriptor" $
           withPeer (\_ c -> forever (hearRequest c >> say c "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nh" >> yield >> say c "i")) $ \port -> do
-            before <- openCount
+            before <- openCountAfter (sleep (milliseconds 1))
             manager <- newManager weftManagerSettings {managerIdleConnectionCount = 0}
             forM_ [1 .. 500 :: Int] $ \i -> do
               done <- newEmptyMVar

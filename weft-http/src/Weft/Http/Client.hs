@@ -311,7 +311,7 @@ leaseFor client alone due r = do
     Right lease
       | isRepeatable r -> pure (pool, lease)
       | otherwise -> do
-        fit <- stillQuiet (leased lease) `catch` \e -> const (pure False) (e :: IOException)
+        fit <- (stillQuiet (leased lease) `catch` \e -> const (pure False) (e :: IOException)) `onException` discard pool lease
         if fit then pure (pool, lease) else discard pool lease >> leaseFor client alone due r
     -- The pool was idle for long, and was removed meanwhile.
     Left e

@@ -23,7 +23,8 @@ import Weft.Duration
 import Weft.Http (defaultSettings, setOnException, withApplicationSettings)
 import Weft.Http.Client
 import Weft.Http.Proxy
-import Weft.Test.Descriptors (openCount)
+import Weft.Test.Descriptors (openCount, openCountAfter)
+import Weft.Timer (sleep)
 
 tests :: TestTree
 tests =
@@ -300,7 +301,7 @@ tests =
               say c "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
               forM_ [1 .. 20 :: Int] $ \_ -> say c "3\r\nabc\r\n" >> yield
               say c "0\r\n\r\n"
-        before <- openCount
+        before <- openCountAfter (sleep (milliseconds 1))
         withPeer drip $ \port -> proxying defaultProxySettings [port] $ \client u -> do
           forM_ [1 .. 500 :: Int] $ \i -> do
             done <- newEmptyMVar

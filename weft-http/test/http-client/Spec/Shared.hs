@@ -19,11 +19,12 @@ import Network.Socket (SockAddr (..), tupleToHostAddress)
 import qualified Network.Wai as Wai
 import Peer
 import Spec.Servers
-import System.Directory (listDirectory)
 import System.FilePath ((</>))
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Duration
+import Weft.Test.Descriptors (openCount, openCountAfter)
+import Weft.Timer (sleep)
 import Weft.Http.Client
 import Weft.Http2 hiding (ErrorCode (..), connectionPreface)
 import Weft.Http2.Frame
@@ -182,7 +183,7 @@ sharing =
           count n = atomicModifyIORef' running (\k -> (k + n, ()))
       serving 100 counted $ \port -> do
         withClient settings2 (\client -> get client (url port "/") `gives` "hello")
-        before <- openCount
+        before <- openCountAfter (sleep (milliseconds 1))
         withClient settings2 {clientMostPerServer = 1} $ \client -> do
           get client (url port "/") `gives` "hello"
           forM_ [1 .. 300 :: Int] $ \i -> do
@@ -213,8 +214,6 @@ sharing =
         within (takeMVar begun)
       replicateM_ 2 (within (takeMVar ended))
   ]
-  where
-    openCount = length <$> listDirectory "/proc/self/fd"
 
 -- Scripts --------------------------------------------------------------------------------
 

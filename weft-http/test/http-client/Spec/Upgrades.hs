@@ -31,7 +31,8 @@ import Weft.Http
 import Weft.Http.Client
 import Weft.Http.Proxy
 import Weft.Socket (SockAddr (..))
-import Weft.Test.Descriptors (openCount)
+import Weft.Test.Descriptors (openCount, openCountAfter)
+import Weft.Timer (sleep)
 import Weft.Transport
 
 tests :: TestTree
@@ -51,7 +52,7 @@ tests =
         withPeer (\_ c -> accepted "websocket" "" c >> say c (B.replicate 3000000 7)) $ \port -> proxied 60 defaultProxySettings port $ \_ client u ->
           upgraded client u (within . everything) >>= (@?= 3000000) . B.length,
       testCase "one who breaks off ends the other's connection, and nothing is left" $ do
-        before <- openCount
+        before <- openCountAfter (sleep (milliseconds 1))
         ends <- newChan
         withPeer (\n c -> accepted "websocket" "" c >> (if even n then hearBytes c 1 >> reset c else heardEnd c >> writeChan ends ())) $ \port -> proxied 60 defaultProxySettings port $ \_ client u ->
           forM_ [1 .. 10 :: Int] $ \i -> do

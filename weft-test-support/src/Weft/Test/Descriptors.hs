@@ -23,6 +23,7 @@ module Weft.Test.Descriptors
     udpPair,
     terminal,
     openCount,
+    openCountAfter,
 
     -- * Doing things to them
     say,
@@ -36,6 +37,7 @@ module Weft.Test.Descriptors
   )
 where
 
+import Control.Concurrent (forkOn, getNumCapabilities, newEmptyMVar, putMVar, takeMVar)
 import Control.Exception (bracket, finally)
 import Control.Monad (forM_, unless, void, when)
 import Data.IORef
@@ -178,6 +180,17 @@ terminal fds = do
 -- | How many descriptors the process has open.
 openCount :: IO Int
 openCount = length <$> listDirectory "/proc/self/fd"
+
+-- | The same, after a thread on each capability has run the action: a short sleep, say, that starts what the capability
+-- has for as long as the process runs.
+openCountAfter :: IO () -> IO Int
+openCountAfter act = do
+  n <- getNumCapabilities
+  forM_ [0 .. n - 1] $ \i -> do
+    done <- newEmptyMVar
+    _ <- forkOn i (act `finally` putMVar done ())
+    takeMVar done
+  openCount
 
 -- | Write this many bytes, or fewer if there is no room for them.
 say :: Fd -> Int -> IO ()
