@@ -331,6 +331,7 @@ loopPlants =
   [ ("/parking/", Mutant "on ARM, a throwing thread reads the target's state too early" "Hybrid/Park.hs" "    interrupt ctx withdraw = do\n      inOrder t\n" "    interrupt ctx withdraw = do\n"),
     ("/parking/", Mutant "on ARM, a parking thread reads its own state too early" "Hybrid/Park.hs" "        else do\n          inOrder t\n" "        else do\n"),
     ("/parking/", Mutant "a parking thread does not check for a pending exception" "Hybrid/Park.hs" "              back <- withdraw\n              if back then again else pure Parked" "              pure Parked"),
+    ("/parking/", Mutant "a parking thread's number counts before the thread is in the queue" "Hybrid/Park.hs" "            let !s' = next w\n            ok <- swap s s'\n" "            let !s' = next w\n            writeWord ticket 0 n\n            ok <- swap s s'\n"),
     ("/parking/", Mutant "an interrupted thread stays in its wait queue" "Hybrid/Park.hs" "      withdrawn <- withdraw\n" "      let withdrawn = True\n"),
     ("/epoll/ && /two threads for a loop/", Mutant "a thread in the inbox does not wake its loop" "Hybrid/Park.hs" "NoMail -> wakeManager (loopManager l)" "NoMail -> pure ()"),
     ("/epoll/ && /inbox is emptied/", Mutant "the inbox is emptied by a read and a write, not one swap" "Hybrid/Scheduler.hs" "      news <- swapRef (loopInbox l) NoMail\n" "      news <- readRef (loopInbox l)\n      writeRef (loopInbox l) NoMail\n"),

@@ -245,7 +245,7 @@ transact q l ctx step = attempt'
         Go s' act -> swap s s' >>= \ok -> if ok then act else attempt'
         Wait _ _ -> do
           ticket <- newWordArray 1
-          -- Before the thread is in the state. Numbers begin with 0, so 0 may be another thread's.
+          -- No thread's number; numbers begin with 0.
           writeWord ticket 0 minBound
           parkWith ctx (withdraw ticket) (insert ticket . ownedBy l) attempt'
     look = readRef (queueState q)
@@ -257,10 +257,11 @@ transact q l ctx step = attempt'
         Wait n next
           | hasContext ctx && not (queueRegistered q s) -> registerQueue q >> insert ticket w
           | otherwise -> do
-            writeWord ticket 0 n
             let !s' = next w
             ok <- swap s s'
-            if ok then pure True else insert ticket w
+            -- Once the thread is in the state: until then the number may become another thread's, which an interrupter
+            -- would take out instead. One that comes in between takes nothing out, and this thread withdraws itself.
+            if ok then True <$ writeWord ticket 0 n else insert ticket w
     withdraw ticket = readWord ticket 0 >>= takeFrom q (toLoop l)
 {-# INLINE transact #-}
 
