@@ -93,7 +93,7 @@ wake = Suite ("test" </> "wake") ["sim"] ["test" </> "support"] (const 60) "by t
 lockstep = Suite ("test" </> "lockstep-sim") ["sim"] ["test" </> "support"] (const 60) "by WEFT_LOCKSTEP_SEED" coreModules (const "!/io_uring/")
 loops = Suite (simulated </> "test" </> "hybrid-loops") [simulated </> "hybrid", "sim"] ["test" </> "support", ".." </> "weft" </> "src", hybrid </> "src", "src"] (more 60) "by the schedule" (coreModules <> loopModules) (maybe "/parking/ || /epoll/" (among loopPlants))
   where
-    loopModules = [(hybrid </> "src", "Weft" </> "Hybrid" </> m) | m <- ["Blocked.hs", "Descriptor.hs", "DescriptorTable.hs", "Interpreter.hs", "Monad.hs", "MVar.hs", "Park.hs", "Policy.hs", "Ready.hs", "Scheduler.hs", "Shutdown.hs", "Thread.hs", "Timer.hs", "Trace.hs", "Watchdog.hs"]]
+    loopModules = [(hybrid </> "src", "Weft" </> "Hybrid" </> m) | m <- ["Blocked.hs", "Descriptor.hs", "DescriptorTable.hs", "Interpreter.hs", "Monad.hs", "MVar.hs", "Park.hs", "Policy.hs", "Ready.hs", "Scheduler.hs", "Scope.hs", "Scope" </> "Threads.hs", "Shutdown.hs", "Thread.hs", "Timer.hs", "Trace.hs", "Watchdog.hs"]]
 server = Suite (simulated </> "test" </> "server-sim") [simulated </> "http", simulated </> "hybrid", "sim"] behind (more 600) "by the schedule" (coreModules <> serverModules) testsOf
   where
     behind = ["test" </> "support", ".." </> "weft" </> "src", ".." </> "weft" </> "pure", http </> "src", http </> "protocol", "core", "src", "src-linux"]
@@ -338,6 +338,11 @@ loopPlants =
     ("/parking/", Mutant "a wait queue's state is written without a compare-and-swap, so a thread resumes twice" "Hybrid/Park.hs" "Just (!s', after) -> casRef (queueState q) s s' >>= \\ok -> if ok then True <$ after else go" "Just (!s', after) -> writeRef (queueState q) s' >> (True <$ after)"),
     ("/epoll/ && /closed under them/", Mutant "close wakes no waiting hybrid thread" "Hybrid/Descriptor.hs" "forM_ (loopOf owner) $ \\l -> mapM_ (wakeQueue l toLoop d) [Reading, Writing]" "forM_ (take 0 [owner]) $ \\_ -> pure ()"),
     ("/epoll/ && /pipe that is closed/", Mutant "a thread that starts to wait does not check whether the descriptor is closed" "Hybrid/Descriptor.hs" "  unless open (wakeQueue l onLoop d dir)" "  unless (open || True) (wakeQueue l onLoop d dir)"),
+    ("/a scope/ && /forks another one/", Mutant "a hybrid thread is started in a scope that has been told to end" "Hybrid/Scope/Threads.hs" "  if endTold (stateEnd before)\n    then pure Nothing" "  if endTold (stateEnd before) && False\n    then pure Nothing"),
+    ("/a scope/ && /fails while the owner waits/", Mutant "the interruption by a failed hybrid thread is not taken back" "Hybrid/Scope.hs" "(retract owner (\\e -> isOwn state e || isDeadlock e))" "(retract owner isDeadlock)"),
+    ("/a scope/ && /given up/", Mutant "a scope that leaves its threads does not wait until one of them has interrupted it" "Hybrid/Scope.hs" "      Failing _ sent -> True <$ awaitFlag sent\n" "      Failing _ _ -> pure True\n"),
+    ("/a scope/ && /two threads fail/", Mutant "the exception of a second hybrid thread is lost" "Hybrid/Scope.hs" "        _ -> settle e >> throwM e\n" "        _ -> settle e\n"),
+    ("/a scope/ && /daemon is told/", Mutant "the end of a scope's last hybrid thread wakes nobody" "Hybrid/Scope/Threads.hs" "when (reached (f before) waiter) (raiseFlag flag)" "when (reached before waiter) (raiseFlag flag)"),
     ("/epoll/ && /stopped/", Mutant "shutdown does not look for blocked threads" "Hybrid/Shutdown.hs" "      complete <- notifyBlocked l\n      n <- sizeReady" "      let complete = True\n      n <- sizeReady")
   ]
 

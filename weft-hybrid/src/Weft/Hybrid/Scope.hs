@@ -102,7 +102,7 @@ import Weft.Hybrid.Park (onLoop, retract)
 import qualified Weft.Hybrid.Park as Park
 import Weft.Hybrid.Scope.Threads
 import Weft.Hybrid.Thread (myThread, throwTo)
-import Weft.Hybrid.Trace (Loop (..), Scheduler (..), Thread, Trace (Ret))
+import Weft.Hybrid.Trace (Loop (..), Scheduler (..), Thread, Trace (..))
 import Weft.Scope.Types
 import Weft.Sys (Ref, newRef, readRef, swapRef, updateRef, writeRef)
 
@@ -231,22 +231,32 @@ forkDaemon = forkUsing daemon
 -- | 'fork' for threads of either kind, with a place and a label. O(log n) for n threads of the scope. Does not wait.
 forkUsing :: Child -> Scope -> Hybrid a -> Hybrid (Task a)
 forkUsing = forkTelling (pure ())
+-- The kind and the place are known in 'fork' then, and no closure has to hold them.
+{-# INLINE forkUsing #-}
 
 -- | 'forkUsing', with what tells somebody that the thread has failed. It must not wait.
 forkTelling :: Hybrid () -> Child -> Scope -> Hybrid a -> Hybrid (Task a)
-forkTelling tellFailed child scope@(Scope _ threads _) act = do
-  box <- newEmptyMVar
-  cancelled <- nonBlocking (newRef False)
+forkTelling tellFailed child scope@(Scope _ threads _) act = call $ \l ctx k -> do
+  box <- newEmptyMVarIO
+  cancelled <- newRef False
   started <-
-    startThread threads child $
+    startThread l ctx threads child $
       Run
         { -- The result is in its place by the thread's last step: an exception that comes now is too late.
           runBody = \() -> unHybrid act (\a -> unHybrid (putMVar box (Right a)) (\() -> Ret)),
           runFailed = ended scope cancelled (\why -> putMVar box (Left why) >> tellFailed),
           runSettled = isJust <$> tryReadMVarIO box,
-          runNoResult = toException (userError "Weft.Hybrid.Scope: the thread has ended without a result")
+          runNoResult = noResult
         }
-  maybe (throwM ScopeEnded) (\t -> pure (Task t box cancelled)) started
+  case started of
+    Nothing -> pure (Throw (toException ScopeEnded))
+    Just t -> pure $! k (Task t box cancelled)
+{-# INLINE forkTelling #-}
+
+-- | The exception of a thread that ends by 'ret'.
+noResult :: SomeException
+noResult = toException (userError "Weft.Hybrid.Scope: the thread has ended without a result")
+{-# NOINLINE noResult #-}
 
 -- | The end of a thread by an exception. The function is called with what those that await it get: after the state has
 -- changed, and before the owner is interrupted, as an owner that cannot be interrupted may be one of them. Runs masked,

@@ -95,10 +95,11 @@ data Run = Run
     runNoResult :: SomeException
   }
 
--- | Start a thread; 'Nothing' if the set has been told to end. It inherits priority and thread-local values, and is
--- counted until it has ended, in whatever way. One step, so it is not interrupted. O(log n) for n threads of the set.
-startThread :: Threads -> Child -> Run -> Hybrid (Maybe Thread)
-startThread threads (Child kind place name) run = call $ \l ctx k -> do
+-- | Start a thread; 'Nothing' if the set has been told to end. It inherits priority and thread-local values of the
+-- calling thread, whose loop and context are given, and is counted until it has ended, in whatever way. Part of a step,
+-- so it is not interrupted. O(log n) for n threads of the set.
+startThread :: Loop -> Context -> Threads -> Child -> Run -> IO (Maybe Thread)
+startThread l ctx threads (Child kind place name) run = do
   t <- newThread (loopScheduler l)
   before <- change threads $ \st ->
     if endTold (stateEnd st)
@@ -110,7 +111,7 @@ startThread threads (Child kind place name) run = call $ \l ctx k -> do
             stateEntries = IntMap.insert (stateNext st) t (stateEntries st)
           }
   if endTold (stateEnd before)
-    then pure $! k Nothing
+    then pure Nothing
     else do
       let n = stateNext before
           -- The handler is there, and exceptions are let in, from the first moment on.
@@ -130,7 +131,7 @@ startThread threads (Child kind place name) run = call $ \l ctx k -> do
           loops <- readRef (schedulerLoops (loopScheduler l))
           target <- readBoxedArray loops (c `mod` sizeBoxedArray loops)
           toLoop target inner (runBody run)
-      pure $! k (Just t)
+      pure (Just t)
   where
     -- By the loop on which the thread has ended.
     over t n = do
@@ -141,6 +142,7 @@ startThread threads (Child kind place name) run = call $ \l ctx k -> do
       next <- placeIn (threadScheduler t)
       next (With (extraOf Plain) {extraMask = Uninterruptible}) . taskOf $
         runFailed run (runNoResult run) `finally` nonBlocking (endNumber threads kind n)
+{-# INLINE startThread #-}
 
 -- | The key of the watcher that counts. Numbers of watchers begin with 1, -1 is that of registered queues
 -- ("Weft.Hybrid.Thread"), and 0 that of "Weft.Hybrid.Shutdown", which is to come after this one: an owner that is
