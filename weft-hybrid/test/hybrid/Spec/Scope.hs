@@ -157,7 +157,7 @@ tests loops scheduler =
         case owner of
           Left e
             | Just (Own 6) <- E.fromException e -> pure ()
-            | Just E.ThreadKilled <- E.fromException e -> assertBool (show said) (all (== show (Own 6)) (map snd said))
+            | Just E.ThreadKilled <- E.fromException e -> assertBool (show said) (all ((== show (Own 6)) . snd) said)
           other -> assertFailure (show other),
       test "masked threads are awaited; all others are told meanwhile" $ do
         [entered, gate] <- replicateM 2 newEmptyMVar
@@ -409,7 +409,7 @@ tests loops scheduler =
           replicateM_ 10 round'
           after' <- live
           claim (show (before, after')) (after' <= before + 300000),
-      testGroup "programs" (map (\(name, act) -> test name act) (programs loops))
+      testGroup "programs" (map (uncurry test) (programs loops))
     ]
   where
     test name act = testCase name (finishes name (scheduler >>= \s -> runIn s act))
@@ -432,9 +432,10 @@ programs loops =
           (,) l <$> Weft.getSocketName l
         listener <- fromSocket listening
         let handler sock = recv sock 100 >>= \bytes -> unless (C.null bytes) (sendAll sock bytes >> handler sock)
-            acceptor scope = forever $ mask_ $ do
-              (sock, _) <- accept listener
-              forkDaemon scope (bracket_ (bump open) (add open (-1)) (handler sock) `finally` close sock)
+            acceptor scope = forever $
+              mask_ $ do
+                (sock, _) <- accept listener
+                forkDaemon scope (bracket_ (bump open) (add open (-1)) (handler sock) `finally` close sock)
             client i = do
               sock <- nonBlocking (Weft.socket Weft.AF_INET Weft.Stream Weft.defaultProtocol) >>= fromSocket
               connect sock address
@@ -485,7 +486,7 @@ programs loops =
     ),
     ( "the fastest of many, with a deadline for all",
       replicateM_ (times 10) $ do
-        let fastest acts = foldr1 (\x y -> either id id <$> race x y) acts
+        let fastest = foldr1 (\x y -> either id id <$> race x y)
         r <- fastest [sleep (seconds (60 + fromIntegral i)) >> pure i | i <- [1 .. 10 :: Int]] `orElse` fastest [(if i == 7 then pure () else sleep (seconds 60)) >> pure i | i <- [1 .. 10 + loops]]
         r =?= 7
     )
