@@ -17,15 +17,18 @@ import Measure
 import System.Exit (die)
 import System.Posix.IO (createPipe)
 import System.Posix.Types (Fd (..))
-import Weft.Hybrid (Descriptor, Hybrid, adopt, fork, milliseconds, nonBlocking, ret, run, sleep, yield)
+import Weft.Hybrid (Descriptor, Hybrid, adopt, fork, milliseconds, newEmptyMVar, nonBlocking, putMVar, ret, run, sleep, takeMVar, yield)
 import Weft.Hybrid.Pipe
+import qualified Weft.Hybrid.Scope as Scope
 import Weft.Sys (WordArray, addWord, newWordArray, peekWord)
 
 main :: IO ()
-main = modes "memory N | yield THREADS TIMES | fork N | sleep N | share N | fifo PAIRS IDLE SECONDS" $ \what ns -> case (what, ns) of
+main = modes "memory N | yield THREADS TIMES | fork N | await N | scope N | sleep N | share N | fifo PAIRS IDLE SECONDS" $ \what ns -> case (what, ns) of
   ("memory", [n]) -> begun (memory n)
   ("yield", [n, m]) -> begun (switches n m)
   ("fork", [n]) -> begun (forks n)
+  ("await", [n]) -> begun (awaits n)
+  ("scope", [n]) -> begun (scopes n)
   ("sleep", [n]) -> begun (sleeps n)
   ("share", [n]) -> begun (share n)
   ("fifo", [pairs, idle, time]) -> begun (fifo pairs idle time)
@@ -65,6 +68,21 @@ forks :: Int -> IO ()
 forks n = do
   over <- newCountdown n
   spent <- spending (run (replicateM_ n (fork (nonBlocking (arrive over)))) >> await over)
+  say (perOperation n spent)
+
+-- | One thread after the other that returns at once and is waited for, by an MVar.
+awaits :: Int -> IO ()
+awaits n = do
+  spent <- spending . run . replicateM_ n $ do
+    box <- newEmptyMVar
+    fork (putMVar box ())
+    takeMVar box
+  say (perOperation n spent)
+
+-- | The same in a scope.
+scopes :: Int -> IO ()
+scopes n = do
+  spent <- spending . run . Scope.withScope $ \scope -> replicateM_ n (Scope.fork scope (pure ()) >>= Scope.await)
   say (perOperation n spent)
 
 sleeps :: Int -> IO ()

@@ -3,6 +3,14 @@
 -- it. Then every thread has to end: users, loops and watchdog.
 module LoopScenario
   ( loopTests,
+
+    -- * For other scenarios
+    Setting,
+    onEpoll,
+    loopsReporting,
+    holdsThat,
+    onLoopOf,
+    telling,
   )
 where
 
@@ -41,7 +49,13 @@ onUring = Setting (Choice.useBackend (preferRingEntries (Just 8) >> Uring.new)) 
 
 -- | A scheduler with the given number of loops, and GHC threads that use it.
 loops :: Setting -> Int -> [Scheduler -> IO ()] -> IO (Maybe String) -> IO Scenario
-loops (Setting backend faults) n users check = do
+loops setting n users check = loopsReporting setting n users $ \died -> case died of
+  why : _ -> pure (Just ("a hybrid thread died: " <> why))
+  [] -> check
+
+-- | 'loops', with a check that is told of which exceptions hybrid threads have died.
+loopsReporting :: Setting -> Int -> [Scheduler -> IO ()] -> ([String] -> IO (Maybe String)) -> IO Scenario
+loopsReporting (Setting backend faults) n users check = do
   bootKernel faults
   backend
   box <- newEmptyMVar
@@ -63,10 +77,10 @@ loops (Setting backend faults) n users check = do
       user (use, done) = readMVar box >>= use >> putMVar done ()
   pure . Scenario (keeper : map user (zip users ended)) $ \stuck -> do
     bad <- readIORef died
-    case (bad, stuck) of
-      (why : _, _) -> pure (Just ("a hybrid thread died: " <> why))
-      (_, _ : _) -> pure (Just ("never woken: threads " <> show stuck))
-      _ -> check
+    found <- check bad
+    pure $ case (bad, stuck) of
+      (_, _ : _) | maybe True (const False) found || null bad -> Just ("never woken: threads " <> show stuck)
+      _ -> found
 
 holdsThat :: [(Bool, String)] -> Maybe String
 holdsThat claims = case [why | (False, why) <- claims] of

@@ -6,6 +6,7 @@ module Main (main) where
 
 import LoopScenario (loopTests)
 import ParkScenario (parkTests)
+import ScopeScenario (scopeTests)
 import System.Environment (setEnv)
 import Test.Tasty hiding (defaultMain)
 import Weft.Test.Main (defaultMain)
@@ -14,4 +15,4 @@ main :: IO ()
 main = do
   -- One simulation at a time.
   setEnv "TASTY_NUM_THREADS" "1"
-  defaultMain (testGroup "hybrid-loops" [parkTests, loopTests])
+  defaultMain (testGroup "hybrid-loops" [parkTests, loopTests, scopeTests])

@@ -7,6 +7,7 @@ module ParkScenario
 where
 
 import Control.Exception (AsyncException (ThreadKilled), SomeException, fromException, toException)
+import Control.Monad (void)
 import Data.IORef
 import qualified Data.IntMap.Strict as IntMap
 import Search
@@ -64,11 +65,15 @@ scenario resumed = do
           _ -> Just ("it went on with " <> show how <> ", and " <> show sent <> " exceptions are left")
   pure (Scenario ([parker, sender] <> [resumer | resumed]) check)
 
--- | A thread without an identity is the first in a queue, with the number 0. A second thread, with an identity, is
--- about to wait there too when an exception is sent to it. Afterwards the first one waits as before, and the second one
--- has continued exactly once, with the exception.
-besideAnother :: IO Scenario
-besideAnother = do
+-- | Where the other thread of 'besideAnother' comes from.
+data Other = WaitsAlready | Arrives
+
+-- | A thread without an identity is the first in a queue, with the number 0, or arrives at the same time on another
+-- loop, so that either may get that number. A second thread, with an identity, is about to wait there too when an
+-- exception is sent to it. Afterwards the first one waits as before, and the second one has continued exactly once, with
+-- the exception.
+besideAnother :: Other -> IO Scenario
+besideAnother from = do
   scheduler <- still
   t <- newThread scheduler
   line <- newRef $! Line 0 IntMap.empty
@@ -77,19 +82,22 @@ besideAnother = do
       goOn _ task = modifyIORef wentOn (shown (task ()) :)
       enter next ws w = Line (next + 1) (IntMap.insert next w ws)
       waits c = transact (lineOf line) noLoop c $ \(Line next ws) -> Wait next (enter next ws)
+      other = void (waits Plain)
       parker = do
-        _ <- waits Plain
         next <- waits ctx
         case next of
           Parked -> pure ()
           _ -> goOn ctx (const next)
+      threads = case from of
+        WaitsAlready -> [other >> parker]
+        Arrives -> [parker, other]
       check _ = do
         how <- readIORef wentOn
         Line _ ws <- readRef line
-        pure $ case (how, IntMap.keys ws) of
-          (["exception"], [0]) -> Nothing
-          (_, left) -> Just ("it went on with " <> show how <> ", and those with the numbers " <> show left <> " wait")
-  pure (Scenario [parker, throwTo goOn t killed] check)
+        pure $ case (how, IntMap.toList ws) of
+          (["exception"], [(_, Waiter Plain _)]) -> Nothing
+          (_, left) -> Just ("it went on with " <> show how <> ", and those with the numbers " <> show (map fst left) <> " wait")
+  pure (Scenario (threads <> [throwTo goOn t killed]) check)
 
 lineOf :: Ref Line -> WaitQueue Line
 lineOf line =
@@ -142,6 +150,8 @@ parkTests =
       holdsWithin 4 "sent, and resumed" (scenario True),
       holdsOnArm 4 "sent, on ARM" (scenario False),
       holdsOnArm 4 "sent, and resumed, on ARM" (scenario True),
-      holdsWithin 3 "sent, beside another thread that waits" besideAnother,
-      holdsOnArm 3 "sent, beside another thread that waits, on ARM" besideAnother
+      holdsWithin 3 "sent, beside another thread that waits" (besideAnother WaitsAlready),
+      holdsOnArm 3 "sent, beside another thread that waits, on ARM" (besideAnother WaitsAlready),
+      holdsWithin 4 "sent, beside another thread that arrives" (besideAnother Arrives),
+      holdsOnArm 4 "sent, beside another thread that arrives, on ARM" (besideAnother Arrives)
     ]

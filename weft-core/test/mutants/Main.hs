@@ -93,7 +93,7 @@ wake = Suite ("test" </> "wake") ["sim"] ["test" </> "support"] (const 60) "by t
 lockstep = Suite ("test" </> "lockstep-sim") ["sim"] ["test" </> "support"] (const 60) "by WEFT_LOCKSTEP_SEED" coreModules (const "!/io_uring/")
 loops = Suite (simulated </> "test" </> "hybrid-loops") [simulated </> "hybrid", "sim"] ["test" </> "support", ".." </> "weft" </> "src", hybrid </> "src", "src"] (more 60) "by the schedule" (coreModules <> loopModules) (maybe "/parking/ || /epoll/" (among loopPlants))
   where
-    loopModules = [(hybrid </> "src", "Weft" </> "Hybrid" </> m) | m <- ["Blocked.hs", "Descriptor.hs", "DescriptorTable.hs", "Interpreter.hs", "Monad.hs", "MVar.hs", "Park.hs", "Policy.hs", "Ready.hs", "Scheduler.hs", "Shutdown.hs", "Thread.hs", "Timer.hs", "Trace.hs", "Watchdog.hs"]]
+    loopModules = [(hybrid </> "src", "Weft" </> "Hybrid" </> m) | m <- ["Blocked.hs", "Descriptor.hs", "DescriptorTable.hs", "Interpreter.hs", "Monad.hs", "MVar.hs", "Park.hs", "Policy.hs", "Ready.hs", "Scheduler.hs", "Scope.hs", "Scope" </> "Threads.hs", "Shutdown.hs", "Thread.hs", "Timer.hs", "Trace.hs", "Watchdog.hs"]]
 server = Suite (simulated </> "test" </> "server-sim") [simulated </> "http", simulated </> "hybrid", "sim"] behind (more 600) "by the schedule" (coreModules <> serverModules) testsOf
   where
     behind = ["test" </> "support", ".." </> "weft" </> "src", ".." </> "weft" </> "pure", http </> "src", http </> "protocol", "core", "src", "src-linux"]
@@ -331,12 +331,17 @@ loopPlants =
   [ ("/parking/", Mutant "on ARM, a throwing thread reads the target's state too early" "Hybrid/Park.hs" "    interrupt ctx withdraw = do\n      inOrder t\n" "    interrupt ctx withdraw = do\n"),
     ("/parking/", Mutant "on ARM, a parking thread reads its own state too early" "Hybrid/Park.hs" "        else do\n          inOrder t\n" "        else do\n"),
     ("/parking/", Mutant "a parking thread does not check for a pending exception" "Hybrid/Park.hs" "              back <- withdraw\n              if back then again else pure Parked" "              pure Parked"),
+    ("/parking/", Mutant "a parking thread's number counts before the thread is in the queue" "Hybrid/Park.hs" "            let !s' = next w\n            ok <- swap s s'\n" "            let !s' = next w\n            writeWord ticket 0 n\n            ok <- swap s s'\n"),
     ("/parking/", Mutant "an interrupted thread stays in its wait queue" "Hybrid/Park.hs" "      withdrawn <- withdraw\n" "      let withdrawn = True\n"),
     ("/epoll/ && /two threads for a loop/", Mutant "a thread in the inbox does not wake its loop" "Hybrid/Park.hs" "NoMail -> wakeManager (loopManager l)" "NoMail -> pure ()"),
     ("/epoll/ && /inbox is emptied/", Mutant "the inbox is emptied by a read and a write, not one swap" "Hybrid/Scheduler.hs" "      news <- swapRef (loopInbox l) NoMail\n" "      news <- readRef (loopInbox l)\n      writeRef (loopInbox l) NoMail\n"),
     ("/parking/", Mutant "a wait queue's state is written without a compare-and-swap, so a thread resumes twice" "Hybrid/Park.hs" "Just (!s', after) -> casRef (queueState q) s s' >>= \\ok -> if ok then True <$ after else go" "Just (!s', after) -> writeRef (queueState q) s' >> (True <$ after)"),
     ("/epoll/ && /closed under them/", Mutant "close wakes no waiting hybrid thread" "Hybrid/Descriptor.hs" "forM_ (loopOf owner) $ \\l -> mapM_ (wakeQueue l toLoop d) [Reading, Writing]" "forM_ (take 0 [owner]) $ \\_ -> pure ()"),
     ("/epoll/ && /pipe that is closed/", Mutant "a thread that starts to wait does not check whether the descriptor is closed" "Hybrid/Descriptor.hs" "  unless open (wakeQueue l onLoop d dir)" "  unless (open || True) (wakeQueue l onLoop d dir)"),
+    ("/a scope/ && /forks another one/", Mutant "a hybrid thread is started in a scope that has been told to end" "Hybrid/Scope/Threads.hs" "  if endTold (stateEnd before)\n    then pure Nothing" "  if endTold (stateEnd before) && False\n    then pure Nothing"),
+    ("/a scope/ && /two threads fail/", Mutant "the interruption by a failed hybrid thread is not taken back" "Hybrid/Scope.hs" "(retract owner (\\e -> isOwn state e || isDeadlock e))" "(retract owner isDeadlock)"),
+    ("/a scope/ && /two threads fail/", Mutant "the exception of a second hybrid thread is lost" "Hybrid/Scope.hs" "        _ -> settle e >> throwM e\n" "        _ -> settle e\n"),
+    ("/a scope/ && /daemon is told/", Mutant "the end of a scope's last hybrid thread wakes nobody" "Hybrid/Scope/Threads.hs" "when (reached (f before) waiter) (raiseFlag flag)" "when (reached before waiter) (raiseFlag flag)"),
     ("/epoll/ && /stopped/", Mutant "shutdown does not look for blocked threads" "Hybrid/Shutdown.hs" "      complete <- notifyBlocked l\n      n <- sizeReady" "      let complete = True\n      n <- sizeReady")
   ]
 

@@ -16,6 +16,7 @@ import qualified Spec.Forked
 import qualified Spec.Interrupted
 import qualified Spec.Loops
 import qualified Spec.Races
+import qualified Spec.Scope
 import qualified Spec.Shutdown
 import qualified Spec.Threads
 import qualified Spec.Tutorial
@@ -52,6 +53,7 @@ group name n =
         Spec.Flags.tests scheduler,
         Spec.Tutorial.tests scheduler,
         Spec.Races.tests n scheduler,
+        Spec.Scope.tests n scheduler,
         Spec.Exceptions.tests,
         Spec.Shutdown.tests n,
         Spec.Forked.tests scheduler,

@@ -84,9 +84,8 @@ import Control.Monad (replicateM_, void)
 import Data.Foldable (toList)
 import Data.IORef
 import GHC.Conc (getUncaughtExceptionHandler)
-import Weft.Duration
 import Weft.Scope.Threads
-import Weft.StandardError (reportLine)
+import Weft.Scope.Types
 import Weft.Sys.Label (threadLabel)
 
 -- | A scope: its owner, its threads, and how far it has come. It may be used from any thread, also after its end:
@@ -114,33 +113,6 @@ instance Show ChildFailed where
 instance Exception ChildFailed where
   toException = asyncExceptionToException
   fromException = asyncExceptionFromException
-
--- | Thrown by 'fork' in a scope that has ended or is ending, and by 'await' for a thread that was told to end, by its
--- scope or by 'cancelTask'.
-data ScopeEnded = ScopeEnded
-  deriving (Eq, Show)
-
-instance Exception ScopeEnded
-
--- | Settings of a scope. Begin with 'defaultScopeSettings'.
-data ScopeSettings = ScopeSettings
-  { -- | How long the end of the scope waits for threads that were told to end before it calls 'scopeOnOverdue'. 'maxBound':
-    -- for ever.
-    scopePatience :: Duration,
-    -- | Called with the labels and numbers of threads that have not ended within 'scopePatience' of being told to: they mask
-    -- exceptions, clean up slowly, or handle the exception and go on. Decides whether to wait on, or to leave them,
-    -- which gives up the first guarantee. It runs masked and cannot be interrupted; what it throws is thrown by the
-    -- scope, and the threads are left.
-    scopeOnOverdue :: [String] -> IO Overdue
-  }
-
--- | After ten seconds the threads are named on standard error, and the scope waits on.
-defaultScopeSettings :: ScopeSettings
-defaultScopeSettings =
-  ScopeSettings
-    { scopePatience = seconds 10,
-      scopeOnOverdue = \left -> WaitOn <$ reportLine ("weft: told to end with their scope, and still running: " <> unwords left)
-    }
 
 -- | Run an action with a new scope, and end the scope.
 --
@@ -186,24 +158,6 @@ unhandled e
   | otherwise = void (forkIO (getUncaughtExceptionHandler >>= \handler -> handler e))
 
 -- Threads ------------------------------------------------------------------------------
-
--- | What to fork. Begin with 'work' or 'daemon'.
-data Child = Child
-  { -- | Whether the scope's end waits until the thread has ended by itself.
-    childKind :: !Kind,
-    -- | The capability that it runs on.
-    childPlace :: !Place,
-    -- | The thread's label, for the event log and for 'scopeOnOverdue'. Labelling takes longer than forking.
-    childLabel :: !(Maybe String)
-  }
-
--- | A thread whose work is awaited, on the capability of the one that forks it, without a label.
-work :: Child
-work = Child Work Here Nothing
-
--- | A thread that is ended with its scope.
-daemon :: Child
-daemon = work {childKind = Daemon}
 
 -- | The result of a thread, now or later.
 data Task a = Task

@@ -24,6 +24,7 @@ module Weft.Hybrid.MVar
     tryPutMVar,
     tryPutMVarIO,
     tryReadMVar,
+    tryReadMVarIO,
 
     -- * Exception safety
     withMVar,
@@ -174,6 +175,14 @@ tryReadMVar :: MVar a -> Hybrid (Maybe a)
 tryReadMVar m = operate m $ \_ k contents -> case contents of
   Full a _ _ -> Go contents (pure (k (Just a)))
   Empty {} -> Go contents (pure (k Nothing))
+
+-- | 'tryReadMVar' for GHC threads and callbacks.
+tryReadMVarIO :: MVar a -> IO (Maybe a)
+tryReadMVarIO (MVar ref) = do
+  contents <- readRef ref
+  pure $ case contents of
+    Full a _ _ -> Just a
+    Empty {} -> Nothing
 
 -- Exception safety ----------------------------------------------------------------------
 

@@ -245,7 +245,7 @@ transact q l ctx step = attempt'
         Go s' act -> swap s s' >>= \ok -> if ok then act else attempt'
         Wait _ _ -> do
           ticket <- newWordArray 1
-          -- Before the thread is in the state. Numbers begin with 0, so 0 may be another thread's.
+          -- No thread's number; numbers begin with 0.
           writeWord ticket 0 minBound
           parkWith ctx (withdraw ticket) (insert ticket . ownedBy l) attempt'
     look = readRef (queueState q)
@@ -257,10 +257,11 @@ transact q l ctx step = attempt'
         Wait n next
           | hasContext ctx && not (queueRegistered q s) -> registerQueue q >> insert ticket w
           | otherwise -> do
-            writeWord ticket 0 n
             let !s' = next w
             ok <- swap s s'
-            if ok then pure True else insert ticket w
+            -- Once the thread is in the state: until then the number may become another thread's, which an interrupter
+            -- would take out instead. One that comes in between takes nothing out, and this thread withdraws itself.
+            if ok then True <$ writeWord ticket 0 n else insert ticket w
     withdraw ticket = readWord ticket 0 >>= takeFrom q (toLoop l)
 {-# INLINE transact #-}
 
@@ -338,11 +339,16 @@ lost (Candidate (Waiter ctx n) leaveQueue) = schedulerOf number >>= maybe (pure 
         name <- readRef (threadLabel t)
         state <- readRef (threadState t)
         case state of
-          Waiting m _ _ _ | m == n -> if null name then False <$ throwTo place t blocked else pure True
+          Waiting m _ _ _ | m == n -> if null name then False <$ throwWhere (inWait n) place t blocked else pure True
           _ -> pure False
       Anonymous -> fmap (const False) . when (contextMask ctx < Uninterruptible) $ do
         mine <- leaveQueue place
         when mine (place (uninterruptibly ctx) (\() -> Throw blocked))
+    -- In this wait or not at all: a thread that was found with it may just have handled its own exception, and woken it.
+    -- And not later, if the wait is uninterruptible.
+    inWait n' state = case state of
+      Waiting m _ c _ -> m == n' && contextMask c < Uninterruptible
+      _ -> False
     blocked = toException BlockedIndefinitelyOnMVar
 
 -- Exceptions from elsewhere -------------------------------------------------------------
@@ -351,12 +357,17 @@ lost (Candidate (Waiter ctx n) leaveQueue) = schedulerOf number >>= maybe (pure 
 -- which it is rescheduled, as its masking allows. Does not wait for that. No effect
 -- on a thread that has ended.
 throwTo :: Place -> Thread -> SomeException -> IO ()
-throwTo place t e = go
+throwTo = throwWhere (const True)
+
+-- | 'throwTo', as long as the thread is in such a state.
+throwWhere :: (ThreadState -> Bool) -> Place -> Thread -> SomeException -> IO ()
+throwWhere wanted place t e = go
   where
     ref = threadState t
     go = do
       state <- readRef ref
       case state of
+        _ | not (wanted state) -> pure ()
         Finished -> pure ()
         Active n es -> retry (casRef ref state (Active n (es <> [e])))
         Waiting n es ctx withdraw

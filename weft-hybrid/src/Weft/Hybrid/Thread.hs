@@ -37,18 +37,17 @@ module Weft.Hybrid.Thread
   )
 where
 
-import Control.Exception (AsyncException (ThreadKilled), BlockedIndefinitelyOnMVar (..), Exception, SomeException, toException)
+import Control.Exception (AsyncException (ThreadKilled), Exception, SomeException, toException)
 import Control.Monad (when)
 import Control.Monad.Catch (throwM)
 import qualified Data.IntMap.Strict as IntMap
 import GHC.Exts (Any)
 import Unsafe.Coerce (unsafeCoerce)
-import Weft.Core.Boundary (contained)
+import Weft.Hybrid.Labels
 import Weft.Hybrid.Monad
 import Weft.Hybrid.Park hiding (throwTo)
 import qualified Weft.Hybrid.Park as Park
 import Weft.Hybrid.Trace
-import Weft.Hybrid.Weak (whenGarbage)
 import Weft.Sys
 
 -- Identity ------------------------------------------------------------------------------
@@ -149,27 +148,6 @@ label t = nonBlocking (readRef (threadLabel t))
 -- | Label the calling thread.
 setLabel :: String -> Hybrid ()
 setLabel name = myThread >>= \t -> nonBlocking (labelled t name)
-
-labelled :: Thread -> String -> IO ()
-labelled t name = do
-  before <- readRef (threadLabel t)
-  writeRef (threadLabel t) name
-  when (null before) (reportDeadlock t)
-
--- | Report the thread when the reference to its state is garbage: everything that can wake the thread refers to it, and
--- so does the thread's own context.
-reportDeadlock :: Thread -> IO ()
-reportDeadlock t = whenGarbage (threadState t) $ do
-  state <- readRef (threadState t)
-  stopped <- peekWord (schedulerStop (threadScheduler t)) 0
-  case state of
-    Waiting {} | stopped == 0 -> do
-      name <- readRef (threadLabel t)
-      contained (schedulerOnDeadlock (threadScheduler t) name)
-      reportDeadlock t
-      place <- placeIn (threadScheduler t)
-      Park.throwTo place t (toException BlockedIndefinitelyOnMVar)
-    _ -> pure ()
 
 -- Local variables and priorities ----------------------------------------------------------------
 

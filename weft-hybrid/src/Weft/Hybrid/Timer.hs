@@ -13,7 +13,7 @@ module Weft.Hybrid.Timer
   )
 where
 
-import Control.Exception (Exception, fromException, toException)
+import Control.Exception (Exception (..), asyncExceptionFromException, asyncExceptionToException)
 import Control.Monad (unless, when)
 import Control.Monad.Catch (mask, uninterruptibleMask_)
 import Weft.Core.Manager (addOwnTimer)
@@ -101,7 +101,10 @@ newtype TimedOut = TimedOut Int
 instance Show TimedOut where
   show _ = "<<timeout>>"
 
-instance Exception TimedOut
+-- An asynchronous exception, as it comes from outside of the action.
+instance Exception TimedOut where
+  toException = asyncExceptionToException
+  fromException = asyncExceptionFromException
 
 timeouts :: WordArray
 timeouts = globalWords "Weft.Hybrid.Timer.timeouts" 1

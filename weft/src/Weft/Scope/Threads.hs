@@ -36,6 +36,7 @@ import Control.Exception
 import Control.Monad (unless, void, when)
 import qualified Data.IntMap.Strict as IntMap
 import Weft.Duration
+import Weft.Scope.Types (Kind (..), Overdue (..), Place (..))
 import Weft.Sys (Ref, casRef, newRef, readRef, updateRef)
 import Weft.Sys.Label
 import Weft.Timer (cancel, schedule)
@@ -83,18 +84,6 @@ data Entry
 -- | The MVar is filled when the condition holds, or when the owner has waited long enough. The waiter of an owner that
 -- has gone on meanwhile stays until the next one replaces it.
 data Waiter = NoWaiter | ForWork !(MVar ()) | ForAll !(MVar ())
-
--- | Whether the owner waits for a thread's work, or only for its end once it has been told to end.
-data Kind = Work | Daemon
-  deriving (Eq, Show)
-
--- | The capability of a thread.
-data Place
-  = -- | That of the thread that starts it, at first. The run-time system may move it.
-    Here
-  | -- | This one, modulo their number, for good.
-    On !Int
-  deriving (Eq, Show)
 
 -- | A set without threads.
 newThreads :: IO Threads
@@ -252,14 +241,6 @@ endWork threads = void (changeAndWake threads (atEnd (\end -> end {endWorkOver =
 -- | Block until no thread of the kind 'Work' is left, or 'endWork' was called. Interruptible.
 awaitWork :: Threads -> IO ()
 awaitWork threads = void (await ForWork maxBound threads)
-
--- | What to do about threads that do not end although they have been told to.
-data Overdue
-  = -- | Wait on, until they have ended.
-    WaitOn
-  | -- | Leave them to themselves. They may still run afterwards.
-    Leave
-  deriving (Eq, Show)
 
 -- | Block until no thread is left. If they have not ended after the given duration, the function is called, with the
 -- labels of those that are left, and decides; it is called once.
