@@ -82,11 +82,11 @@ requests = serving $ \port _ -> do
   shared <- newManager weftManagerSettings
   forM_ [by weftManagerSettings, defaults & manager .~ Right (shared :: Manager)] $ \with -> do
     got <- getWith (with & param "q" .~ ["tea & milk"]) (url port "/x")
-    (got ^. responseStatus . statusCode, told "method" got) @?= (200, Just ("GET"))
+    (got ^. responseStatus . statusCode, told "method" got) @?= (200, Just "GET")
     posted <- postWith with (url port "/made") (object ["price" .= (320 :: Int)])
-    (posted ^. responseStatus . statusCode, told "body" posted, told "type" posted) @?= (201, Just ("{\"price\":320}"), Just ("application/json"))
+    (posted ^. responseStatus . statusCode, told "body" posted, told "type" posted) @?= (201, Just "{\"price\":320}", Just "application/json")
     form <- postWith with (url port "/form") ["name" := ("tea" :: B.ByteString), "count" := (3 :: Int)]
-    (told "body" form, told "type" form) @?= (Just ("name=tea&count=3"), Just ("application/x-www-form-urlencoded"))
+    (told "body" form, told "type" form) @?= (Just "name=tea&count=3", Just "application/x-www-form-urlencoded")
     missing <- try (getWith with (url port "/missing"))
     case missing of
       Left (HttpExceptionRequest _ (StatusCodeException r body)) -> (r ^. responseStatus . statusCode, body) @?= (404, "not here")
@@ -99,7 +99,7 @@ session = serving $ \port opened -> do
   told "cookie" made @?= Nothing
   replicateM_ 50 $ do
     again <- Session.get s (url port "/x")
-    told "cookie" again @?= Just ("basket=7")
+    told "cookie" again @?= Just "basket=7"
   opened >>= (@?= 1)
 
 secured :: Assertion
@@ -108,7 +108,7 @@ secured = serving $ \port _ -> withAuthority "shop.weft.test" $ \authority -> wi
     let trusting = onWeftWith dialling defaultTlsClientSettings {tlsTrust = TrustAuthorities (authorityFile authority)} defaultManagerSettings
         at name = "https://" <> name <> ":" <> show tlsPort <> "/x"
     answer <- postWith (by trusting) (at "shop.weft.test") (object ["price" .= (320 :: Int)])
-    told "body" answer @?= Just ("{\"price\":320}")
+    told "body" answer @?= Just "{\"price\":320}"
     -- Another name than the certificate's, and an authority that is not trusted.
     forM_ [(trusting, "other.weft.test"), (onWeftWith dialling defaultTlsClientSettings defaultManagerSettings, "shop.weft.test")] $ \(settings, name) -> do
       r <- try (getWith (by settings) (at name))
@@ -124,7 +124,7 @@ silentFirst = serving $ \port _ -> withSilent port $
     begun <- getMonotonicTime
     answer <- getWith (by (onWeftWith dialling defaultTlsClientSettings defaultManagerSettings)) ("http://two.weft.test:" <> show port <> "/x")
     ended <- getMonotonicTime
-    told "method" answer @?= Just ("GET")
+    told "method" answer @?= Just "GET"
     assertBool (show (ended - begun)) (ended - begun >= 0.25)
 
 limited :: Assertion

@@ -72,7 +72,7 @@ weftManagerSettings = onWeft defaultManagerSettings
 --
 -- > newManager (onWeft defaultManagerSettings {managerResponseTimeout = responseTimeoutMicro 5000000})
 --
--- The result's own 'managerResponseTimeout' is none, since a second timer for the same limit would cost a fifth of a
+-- The result's own 'managerResponseTimeout' is none, since a second timer for the same limit would cost a quarter of a
 -- small request. One that is set there holds beside the argument's, and for the head only.
 onWeft :: ManagerSettings -> ManagerSettings
 onWeft = onWeftWith defaultDialOptions defaultTlsClientSettings
