@@ -58,7 +58,7 @@ haddock: deps ## Build the documentation into bin/doc/; every exported name must
 	@scripts/haddock
 
 tutorial: build ## Compile and run the programs of the tutorial
-	@scripts/deps build test
+	@scripts/deps build test frameworks
 	@scripts/tutorial
 
 matrix: ## Run the tests on newer compilers in chroots (MATRIX="9.6 9.10"; arm64: that processor, emulated; BENCH="pong delay": measure these instead)

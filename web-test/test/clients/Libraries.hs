@@ -2,6 +2,7 @@
 -- not installed.
 module Libraries
   ( libraryTests,
+    clientTests,
   )
 where
 
@@ -36,6 +37,28 @@ libraryTests =
         "many at once",
         "streams in both directions",
         "a response that is left in the middle"
+      ]
+    )
+  ]
+
+-- | The same of packages that are built on @http-client@, on Weft's connections ("Weft.Http.Client.Manager").
+clientTests :: [(String, [String])]
+clientTests =
+  [ ( "wreq",
+      [ "GET, JSON, forms, and a status that is an error",
+        "a session keeps its connection and its cookies",
+        "TLS with nginx: a name of Weft's resolver, an authority of one's own",
+        "a name whose first address is silent",
+        "the limit on time in each phase",
+        "nobody listens"
+      ]
+    ),
+    ( "servant-client",
+      [ "calls, and a status that is an error",
+        "many calls at once over the connections of one manager",
+        "TLS with nginx: a name of Weft's resolver, an authority of one's own",
+        "the limit on time in each phase, of a manager and of a request",
+        "nobody listens, and nobody has the name"
       ]
     )
   ]

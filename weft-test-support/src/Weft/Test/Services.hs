@@ -7,6 +7,7 @@ module Weft.Test.Services
     withFrailEtcd,
     withPostgres,
     withNginx,
+    withNginxServing,
     withFolder,
     freePort,
   )
@@ -90,7 +91,13 @@ withPostgres act = withFolder "postgres" $ \folder -> do
 
 -- | An nginx that serves a folder, and its address.
 withNginx :: FilePath -> (String -> IO a) -> IO a
-withNginx site act = withFolder "nginx" $ \folder -> do
+withNginx site act =
+  withNginxServing (\port -> ["listen 127.0.0.1:" <> show port <> " backlog=2048; root " <> site <> ";"]) $ \port ->
+    act ("http://127.0.0.1:" <> show port)
+
+-- | An nginx with one server, whose settings are made of its port, and the port.
+withNginxServing :: (Int -> [String]) -> (Int -> IO a) -> IO a
+withNginxServing server act = withFolder "nginx" $ \folder -> do
   port <- freePort
   let file = folder </> "nginx.conf"
   writeFile file . unlines $
@@ -101,12 +108,12 @@ withNginx site act = withFolder "nginx" $ \folder -> do
       "  access_log off; keepalive_timeout 30s;"
     ]
       <> ["  " <> kind <> "_temp_path " <> folder </> kind <> ";" | kind <- ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]]
-      <> [ "  server { listen 127.0.0.1:" <> show port <> " backlog=2048; root " <> site <> "; }",
-           "}"
-         ]
+      <> ["  server {"]
+      <> map ("    " <>) (server port)
+      <> ["  }", "}"]
   running folder "nginx" ["-p", folder, "-c", file] $ do
     listening (SockAddrInet (fromIntegral port) localhost)
-    act ("http://127.0.0.1:" <> show port)
+    act port
 
 -- | Run a server beside an action; what it prints goes to a file in its folder.
 running :: FilePath -> FilePath -> [String] -> IO a -> IO a

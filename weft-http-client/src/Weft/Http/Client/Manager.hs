@@ -14,8 +14,8 @@
 --   its body and the head of the response together, redirects included; and for each piece of the response's body.
 --   @http-client@ itself limits neither sending nor the body.
 --
--- Connections are kept, and HTTP is spoken, by @http-client@, as before. The exceptions are its own: @ResponseTimeout@,
--- @ConnectionTimeout@, and 'ConnectionFailure' with a 'DialError' or an 'IOError'. Any thread may use a manager.
+-- Connections are kept, and HTTP is spoken, by @http-client@, as before. The exceptions are its own: 'ResponseTimeout' in
+-- each phase, and 'ConnectionFailure' with a 'DialError' or an 'IOError'. Any thread may use a manager.
 --
 -- The connections of a manager are kept by @http-client@, which takes no notice of forks: a child of
 -- 'System.Posix.Process.forkProcess' makes a manager of its own. With that of its parent it would send requests over
@@ -31,24 +31,31 @@ module Weft.Http.Client.Manager
   )
 where
 
+import Control.Applicative ((<|>))
 import Control.Exception
 import Control.Monad (unless)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
 import Data.IORef
+import Data.String (fromString)
 import Network.HTTP.Client
   ( HttpException (HttpExceptionRequest),
     HttpExceptionContent (ConnectionFailure, ResponseTimeout),
     ManagerSettings,
+    Request,
     defaultManagerSettings,
     getOriginalRequest,
     managerModifyResponse,
     managerRawConnection,
+    managerResponseTimeout,
     managerTlsConnection,
     managerWrapException,
     responseBody,
+    responseHeaders,
+    responseTimeoutNone,
   )
+import Network.HTTP.Types (Header, hContentEncoding, hContentLength)
 import Network.Socket (HostAddress, SockAddr (SockAddrInet))
 import Weft.Dial
 import Weft.Duration
@@ -64,6 +71,9 @@ weftManagerSettings = onWeft defaultManagerSettings
 -- | The settings, with connections of Weft. Settings of time limits belong into the argument:
 --
 -- > newManager (onWeft defaultManagerSettings {managerResponseTimeout = responseTimeoutMicro 5000000})
+--
+-- The result's own 'managerResponseTimeout' is none, since a second timer for the same limit would cost a quarter of a
+-- small request. One that is set there holds beside the argument's, and for the head only.
 onWeft :: ManagerSettings -> ManagerSettings
 onWeft = onWeftWith defaultDialOptions defaultTlsClientSettings
 
@@ -72,22 +82,59 @@ onWeft = onWeftWith defaultDialOptions defaultTlsClientSettings
 onWeftWith :: DialOptions -> TlsClientSettings -> ManagerSettings -> ManagerSettings
 onWeftWith options tls settings =
   settings
-    { managerRawConnection = pure (dialled options),
+    { managerResponseTimeout = responseTimeoutNone,
+      managerRawConnection = pure (dialled options),
       managerTlsConnection = do
         secured <- securing tls
         pure $ \address host port -> dialled options {dialUpgrade = \due c -> dialUpgrade options due c >>= secured due host} address host port,
       managerTlsProxyConnection = do
         secured <- securing tls
         pure (throughProxy options secured),
-      managerWrapException = \request act ->
+      managerWrapException = \request act -> do
+        let failing = throwIO . HttpExceptionRequest request
         managerWrapException settings request $
-          limited (timeLimit settings request) (throwIO (HttpExceptionRequest request ResponseTimeout)) act
-            `catch` \e -> throwIO (HttpExceptionRequest request (ConnectionFailure (toException (e :: DialError)))),
+          catchJust (content request) (limited (timeLimit settings request) (failing ResponseTimeout) act) failing,
       managerModifyResponse = \response -> do
         let request = getOriginalRequest response
             piece = limited (timeLimit settings request) (throwIO (HttpExceptionRequest request ResponseTimeout)) (responseBody response)
-        managerModifyResponse settings response {responseBody = piece}
+        reading <- untilLength (bodyLength (responseHeaders response)) piece (responseBody response)
+        managerModifyResponse settings response {responseBody = reading}
     }
+
+-- | What an exception below is to be: of a dial that failed, and of a request's own limit, which @http-client@ sets a
+-- timer for too. While a connection is made, either of the two timers may be the first.
+content :: Request -> SomeException -> Maybe HttpExceptionContent
+content request e
+  | Just why <- fromException e = Just (ConnectionFailure (toException (why :: DialError)))
+  | couldNotConnectInTime request e = Just ResponseTimeout
+  | otherwise = Nothing
+
+-- | The length of a body that ends by its length, if the pieces that are read of it are those that come.
+bodyLength :: [Header] -> Maybe Int
+bodyLength = go Nothing
+  where
+    go known [] = known >>= C.readInt . B.take 18 >>= \(n, rest) -> if B.null rest && n >= 0 then Just n else Nothing
+    go known ((name, value) : more)
+      | name == hContentLength = go (known <|> Just value) more
+      | name == hContentEncoding || name == transferEncoding = Nothing
+      | otherwise = go known more
+    transferEncoding = fromString "Transfer-Encoding"
+
+-- | Read a body of a known length by the first action, and by the second one when all of it has been read: the end is
+-- then known to @http-client@ too, and is told without waiting. Without a length, by the first action.
+untilLength :: Maybe Int -> IO ByteString -> IO ByteString -> IO (IO ByteString)
+untilLength Nothing piece _ = pure piece
+untilLength (Just size) piece end = do
+  -- Written by the thread that reads the body.
+  left <- newIORef size
+  pure $ do
+    n <- readIORef left
+    if n <= 0
+      then end
+      else do
+        bytes <- piece
+        writeIORef left $! n - B.length bytes
+        pure bytes
 
 limited :: Duration -> IO a -> IO a -> IO a
 limited time late act
@@ -116,17 +163,18 @@ connected options address host port =
 -- not used.
 adapted :: W.Connection -> IO (Connection, IO W.Connection)
 adapted c = do
+  -- Read and written by the thread that has the connection, as the connection itself.
   unread <- newIORef B.empty
   pure
     ( Connection
         { connectionRead = do
-            bytes <- atomicModifyIORef' unread ((,) B.empty)
-            if B.null bytes then W.connReceive c W.noDeadline 32768 else pure bytes,
-          connectionUnread = \bytes -> atomicModifyIORef' unread (\held -> (bytes <> held, ())),
+            bytes <- readIORef unread
+            if B.null bytes then W.connReceive c W.noDeadline 32768 else bytes <$ writeIORef unread B.empty,
+          connectionUnread = \bytes -> readIORef unread >>= \held -> writeIORef unread $! bytes <> held,
           connectionWrite = \bytes -> unless (B.null bytes) (W.connSendBytes c W.noDeadline bytes),
           connectionClose = W.connClose c
         },
-      atomicModifyIORef' unread ((,) B.empty) >>= \bytes -> W.withReceived bytes c
+      readIORef unread >>= \bytes -> writeIORef unread B.empty >> W.withReceived bytes c
     )
 
 -- | TLS with a server through a proxy, which is asked by the bytes of a CONNECT and answers what the function checks.

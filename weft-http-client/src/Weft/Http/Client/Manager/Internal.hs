@@ -5,18 +5,21 @@
 --   could not hold beyond the head of the response;
 -- * 'managerTlsProxyConnection', without which TLS through a proxy would be another library's;
 -- * the fields of 'Connection': those that @makeConnection@ makes do not give back what was received and not used,
---   which TLS has to have after a proxy's answer.
+--   which TLS has to have after a proxy's answer;
+-- * the type of the exceptions that 'Network.HTTP.Client.managerWrapException' sees, which get their request behind it.
 --
 -- Should its internal module change, this one changes alone.
 module Weft.Http.Client.Manager.Internal
   ( Connection (..),
     managerTlsProxyConnection,
     timeLimit,
+    couldNotConnectInTime,
   )
 where
 
-import Network.HTTP.Client (ManagerSettings, Request, managerResponseTimeout, responseTimeout)
-import Network.HTTP.Client.Internal (Connection (..), ResponseTimeout (..), managerTlsProxyConnection)
+import Control.Exception (SomeException, fromException)
+import Network.HTTP.Client (HttpException (..), HttpExceptionContent (ConnectionTimeout), ManagerSettings, Request, managerResponseTimeout, responseTimeout)
+import Network.HTTP.Client.Internal (Connection (..), ResponseTimeout (..), managerTlsProxyConnection, toHttpException)
 import Weft.Duration
 
 -- | The time limit of a request, 'maxBound' if there is none. @http-client@'s default is 30 seconds.
@@ -30,3 +33,9 @@ timeLimit settings request = case responseTimeout request of
     given limit = case limit of
       ResponseTimeoutMicro n -> microseconds n
       _ -> maxBound
+
+-- | Whether an exception that comes out of a request is @http-client@'s own limit on the time to connect.
+couldNotConnectInTime :: Request -> SomeException -> Bool
+couldNotConnectInTime request e = case toHttpException request <$> fromException e of
+  Just (HttpExceptionRequest _ ConnectionTimeout) -> True
+  _ -> False
