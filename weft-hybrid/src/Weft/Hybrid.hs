@@ -94,6 +94,8 @@
 -- * A thread that 'fork' starts has no identity: it cannot be killed or waited for.
 --   A thread of 'forkThread' has one, for some 200 bytes. The scheduler reports the exception of a
 --   thread that dies of one; other threads go on.
+-- * Threads that are to end with the block that starts them, and whose exceptions are to end it, are forked in a scope:
+--   "Weft.Hybrid.Scope".
 -- * A handler runs with the masking that its 'Control.Monad.Catch.catch' had.
 -- * Loops share work: an idle loop gets half of the ready threads of a loop that has more than one
 --   turn's work.
