@@ -98,11 +98,13 @@ data Scope = Scope !ThreadId !Threads !(IORef State)
 -- > Open    --the owner leaves--> Closing Nothing
 -- > Failing --the owner leaves--> Closing (Just first exception)
 -- > Closing Nothing --a thread fails--> Closing (Just its exception)
+-- > Closing --all threads have ended, or are left (by the owner)--> Over
 --
--- In the last state the owner is not interrupted any more. Only threads of the scope throw to the owner, and they do it
+-- From 'Closing' on the owner is not interrupted any more. Only threads of the scope throw to the owner, and they do it
 -- interruptibly: one that is blocked there when the scope closes is interrupted, and throws nothing. When all threads
--- have ended, nothing of theirs can reach the owner.
-data State = Open | Failing !SomeException | Closing !(Maybe SomeException)
+-- have ended, nothing of theirs can reach the owner. In 'Over' there are threads only if they were left ('Leave'), and
+-- their exceptions go to the program's handler.
+data State = Open | Failing !SomeException | Closing !(Maybe SomeException) | Over
 
 -- | Interrupts the owner of a scope in which a thread has failed.
 newtype ChildFailed = ChildFailed (IORef State)
@@ -131,11 +133,11 @@ withScopeUsing settings body = mask $ \restore -> do
   result <- try (restore (body (Scope owner threads state)) <* awaitWork threads)
   failed <- atomicModifyIORef' state $ \st -> case st of
     Failing e -> (Closing (Just e), True)
-    Closing e -> (Closing e, False)
     Open -> (Closing Nothing, False)
+    _ -> (st, False)
   -- Not interruptible: an exception would leave threads behind. It is thrown afterwards.
   uninterruptibleMask_ (tellAll threads >> awaitAll (scopePatience settings) (scopeOnOverdue settings) threads)
-  found <- readIORef state
+  found <- atomicModifyIORef' state (\st -> (Over, st))
   case (found, result) of
     (Closing (Just e), Left x)
       | not failed || isForeign state x -> unhandled e >> throwIO x
@@ -220,11 +222,14 @@ ended unmask (Scope owner threads state) cancelled settle e = do
     else do
       (result, next) <- atomicModifyIORef' state $ \st -> case st of
         Open -> (Failing e, (e, interrupt))
-        Closing _ | killed || fromException e == Just ScopeEnded -> (st, (toException ScopeEnded, pure ()))
+        Closing _ | expected -> (st, (toException ScopeEnded, pure ()))
+        Over | expected -> (st, (toException ScopeEnded, pure ()))
         Closing Nothing -> (Closing (Just e), (e, pure ()))
         _ -> (st, (e, unhandled e))
       settle result >> next
   where
+    -- How a thread ends that was told to.
+    expected = killed || fromException e == Just ScopeEnded
     killed = case fromException e of
       Just ThreadKilled -> True
       _ -> False

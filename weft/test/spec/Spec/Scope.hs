@@ -151,6 +151,15 @@ tests =
         eventually "it is asked" ((== 2) . length <$> readIORef asked)
         putMVar gate ()
         result "the scope" waits,
+      test "the exception of a thread that was left goes to the handler for uncaught exceptions" . keepingHandler $ do
+        [entered, gate] <- replicateM 2 newEmptyMVar
+        let hasty = defaultScopeSettings {scopePatience = milliseconds 1, scopeOnOverdue = const (pure Leave)}
+        (task, said) <- uncaught . withScopeUsing hasty $ \scope ->
+          forkDaemon scope (uninterruptibleMask_ (putMVar entered () >> readMVar gate >> throwIO (Own 5))) <* takeMVar entered
+        putMVar gate ()
+        r <- awaitCatch task
+        either fromException (const Nothing) r @?= Just (Own 5)
+        eventually "it is reported" ((== [show (Own 5)]) <$> said),
       test "nothing can be forked after the end" $ do
         scope <- withScope pure
         r <- try (fork scope (pure ()) >>= await)
