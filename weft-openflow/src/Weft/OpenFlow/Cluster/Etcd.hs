@@ -48,7 +48,7 @@ import qualified Data.ByteString.Char8 as BC
 import qualified Data.ByteString.Lazy as L
 import Data.Char (isPrint)
 import Data.IORef
-import Data.List (isPrefixOf)
+import Data.List (intercalate, isPrefixOf)
 import Data.Maybe (listToMaybe)
 import Data.Text (Text)
 import qualified Data.Text as T
@@ -58,7 +58,7 @@ import GHC.IO.Exception (IOException (ioe_description, ioe_filename, ioe_locatio
 import Network.HTTP.Types (Status, hAuthorization, hContentType, methodPost, statusCode, statusIsSuccessful, statusMessage)
 import System.IO.Error (isUserError)
 import Text.Read (readMaybe)
-import Weft.Dial (Destination (Host), DialOptions (..), defaultDialOptions, dialConnection)
+import Weft.Dial
 import Weft.Duration
 import Weft.Http.Client
 import Weft.OpenFlow.Cluster.Settings
@@ -97,12 +97,12 @@ type Lease = Text
 type Revision = Word64
 
 -- | etcd answered with another status than of success: it, and the body.
-data Refused = Refused !Status !ByteString
+data Refusal = Refusal !Status !ByteString
 
-instance Show Refused where
-  show (Refused status _) = show status
+instance Show Refusal where
+  show (Refusal status _) = show status
 
-instance Exception Refused
+instance Exception Refusal
 
 -- | Run an action with a client for the endpoints of these settings. The time limit of a request applies to each
 -- endpoint. At the end all connections are closed.
@@ -183,7 +183,7 @@ post etcd due token url rpc body parser = do
         }
   if statusIsSuccessful (answerStatus answer)
     then either (throwIO . EtcdError . notUnderstood) pure (eitherDecodeStrict (answerBody answer) >>= parseEither (withObject "an answer" parser))
-    else throwIO (Refused (answerStatus answer) (answerBody answer))
+    else throwIO (Refusal (answerStatus answer) (answerBody answer))
 
 -- | Run a request with the token, if there is a user. If the endpoint refuses it, log in again and run the request once
 -- more: of a request that was refused etcd has done nothing.
@@ -207,17 +207,17 @@ withToken etcd due url act = case etcdUser etcd of
       password <- etcdUserPassword user
       r <- try (post etcd due Nothing url "/v3/auth/authenticate" (object ["name" .= etcdUserName user, "password" .= password]) (.: "token"))
       case r of
-        Left e@(Refused _ _) -> throwIO (EtcdError ("the log-in of user " <> show (etcdUserName user) <> " failed: " <> refusal e))
+        Left e@(Refusal _ _) -> throwIO (EtcdError ("the log-in of user " <> show (etcdUserName user) <> " failed: " <> refusal e))
         Right token -> pure token
 
 -- | Whether etcd answered that the token is unknown (401), or given before something changed that it depends on, which
 -- has the status of any request that is not valid (400).
-refused :: Refused -> Bool
-refused (Refused status _) = statusCode status `elem` [400, 401]
+refused :: Refusal -> Bool
+refused (Refusal status _) = statusCode status `elem` [400, 401]
 
 -- | What etcd says in an answer that is no success.
-refusal :: Refused -> String
-refusal (Refused status body) = "etcd answered " <> show (statusCode status) <> " " <> BC.unpack (statusMessage status) <> maybe "" (": " <>) problem
+refusal :: Refusal -> String
+refusal (Refusal status body) = "etcd answered " <> show (statusCode status) <> " " <> BC.unpack (statusMessage status) <> maybe "" (": " <>) problem
   where
     problem = decodeStrict body >>= parseMaybe (withObject "an error" (\o -> o .: "error" <|> o .: "message"))
 
@@ -234,7 +234,8 @@ reason etcd e = filter isPrint . takeWhile (/= '\n') $ case fromException e of
       TimedOut -> tooSlow etcd (takeWhile (/= ':') said)
       ConnectionBroken io -> failure io
       NoAnswer (Just io) -> failure io
-      NotConnected why -> "etcd does not answer: " <> show why
+      NotConnected (NoneConnected _ failures) | all (isLate . snd) failures -> tooSlow etcd "connecting"
+      NotConnected why -> "etcd does not answer: " <> notConnected why
       NotHttp _ -> notUnderstood said
       OtherProtocol _ -> notUnderstood said
       EndedEarly -> notUnderstood said
@@ -249,6 +250,25 @@ reason etcd e = filter isPrint . takeWhile (/= '\n') $ case fromException e of
       | isUserError io = ioe_description io
       | "Weft.Tls" `isPrefixOf` ioe_location io = "no TLS with etcd: " <> ioe_description io
       | otherwise = "etcd does not answer: " <> ioe_description io
+
+-- | Whether an address was given up for want of time.
+isLate :: Failure a -> Bool
+isLate why = case why of
+  Refused _ -> False
+  TooSlow -> True
+  NotTried -> True
+
+-- | Why there is no connection. Of several addresses each is named; a single one is in the URL, or its name is.
+notConnected :: DialError -> String
+notConnected e = case e of
+  NoneConnected _ [(_, why)] -> failed why
+  NoneConnected _ several -> intercalate "; " [show address <> ": " <> failed why | (address, why) <- several]
+  NotFound _ _ -> show e
+  where
+    failed why = case why of
+      Refused io -> ioe_description io
+      TooSlow -> "no answer in time"
+      NotTried -> "not tried in time"
 
 notUnderstood :: String -> String
 notUnderstood = ("etcd's answer was not understood: " <>)
