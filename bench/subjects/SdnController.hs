@@ -13,8 +13,8 @@ import Weft.OpenFlow.Controller
 import Weft.OpenFlow.Learning (learningSwitch)
 
 main :: IO ()
-main = subject counters $ \port -> do
-  controller <- newController settings (perSwitch learningSwitch)
-  withLoops controller (serveInTurn port announce (\sock -> connection sock >>= serveConnection controller))
+main = subject counters $ \port ->
+  withBareController settings (perSwitch learningSwitch) $ \controller ->
+    serveInTurn port announce (\sock -> connection sock >>= serveConnection controller)
   where
     settings = defaultSettings {settingsTopology = Nothing, settingsPortStats = Nothing}

@@ -6,6 +6,7 @@ import qualified Spec.Access
 import qualified Spec.Announced
 import qualified Spec.Answers
 import qualified Spec.Cluster
+import qualified Spec.Etcd
 import qualified Spec.Flows
 import qualified Spec.Guarded
 import qualified Spec.Handshake
@@ -31,4 +32,4 @@ import Test.Tasty hiding (defaultMain)
 import Weft.Test.Main (defaultMain)
 
 main :: IO ()
-main = defaultMain (testGroup "openflow" [Spec.Packets.tests, Spec.Network.tests, Spec.Invented.tests, Spec.Segments.tests, Spec.Peers.tests, Spec.Handshake.tests, Spec.Roles.tests, Spec.Announced.tests, Spec.Leaving.tests, Spec.Statistics.tests, Spec.Rude.tests, Spec.Limits.tests, Spec.Load.tests, Spec.Northbound.tests, Spec.Access.tests, Spec.Answers.tests, Spec.Flows.tests, Spec.Page.tests, Spec.Ovs.tests, Spec.Secure.tests, Spec.Cluster.tests, Spec.Members.tests, Spec.Guarded.tests, Spec.Views.tests, Spec.Mininet.tests])
+main = defaultMain (testGroup "openflow" [Spec.Packets.tests, Spec.Network.tests, Spec.Invented.tests, Spec.Segments.tests, Spec.Peers.tests, Spec.Handshake.tests, Spec.Roles.tests, Spec.Announced.tests, Spec.Leaving.tests, Spec.Statistics.tests, Spec.Rude.tests, Spec.Limits.tests, Spec.Load.tests, Spec.Northbound.tests, Spec.Access.tests, Spec.Answers.tests, Spec.Flows.tests, Spec.Page.tests, Spec.Ovs.tests, Spec.Secure.tests, Spec.Cluster.tests, Spec.Members.tests, Spec.Guarded.tests, Spec.Etcd.tests, Spec.Views.tests, Spec.Mininet.tests])

@@ -44,9 +44,8 @@ module Weft.OpenFlow.Cluster
   )
 where
 
-import Control.Concurrent (killThread)
 import Control.Concurrent.MVar
-import Control.Exception (SomeAsyncException, SomeException, bracket, displayException, fromException, throwIO, toException, try)
+import Control.Exception (SomeAsyncException, SomeException, displayException, fromException, throwIO, toException, try)
 import Control.Monad (forM_, forever, join, unless, when)
 import Data.Aeson (eitherDecodeStrict, encode)
 import Data.ByteString (ByteString)
@@ -64,12 +63,14 @@ import Weft.OpenFlow.App (Millis)
 import Weft.OpenFlow.Cluster.Etcd
 import Weft.OpenFlow.Cluster.Settings
 import Weft.OpenFlow.Controller
-import Weft.OpenFlow.Controller.Discovery (spawn, topologyStep)
+import Weft.OpenFlow.Controller.Discovery (topologyStep)
+import Weft.OpenFlow.Controller.Threads
 import Weft.OpenFlow.Controller.Types (controllerLldpKey, currentMillis, report)
 import Weft.OpenFlow.Lldp
 import Weft.OpenFlow.Message (Role (..))
 import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
+import Weft.Scope (withScope)
 import Weft.Timer (sleep, within)
 
 -- | This controller's membership of a cluster.
@@ -109,19 +110,20 @@ data Cluster = Cluster
 -- | Join a cluster during an action. The given function runs the controller, with the settings that 'clusterSettings'
 -- returns. If etcd cannot be reached, nothing is thrown; this controller is then master of no switch. When the action
 -- returns, masterships and the lease are given up, for which etcd has two seconds, so that others take over at once.
--- After an exception the lease expires.
+-- After an exception the lease expires. The function's second argument runs an action as a part of the cluster; the
+-- threads for that have ended when it returns or throws.
 withCluster :: ClusterSettings -> (Cluster -> (Controller -> IO b -> IO b) -> IO a) -> IO a
-withCluster options act = do
-  etcd <- newEtcd (interval options) options
+withCluster options act = withEtcd (interval options) options $ \etcd -> do
   cluster <- Cluster options etcd <$> newIORef Nothing <*> newIORef minBound <*> newIORef [] <*> newIORef 0 <*> newIORef Set.empty <*> newIORef Map.empty <*> newMVar () <*> newIORef True <*> newIORef Map.empty <*> newIORef False <*> newIORef Nothing <*> newIORef Set.empty <*> newIORef 0
-  result <- act cluster $ \c inner ->
-    bracket (mapM (uncurry (spawn c)) (threads cluster c)) (mapM_ killThread) (const inner)
+  result <- act cluster $ \c inner -> withScope $ \scope -> do
+    forM_ (threads cluster c) (\(label, loop) -> spawn c scope (labelled label) loop)
+    inner
   leases <- hold cluster Nothing >> readIORef (clusterLeases cluster)
   result <$ within (seconds 2) (mapM_ (ifReached . revoke etcd) leases)
   where
     threads cluster c =
-      [ ("weft openflow cluster", forever (reporting c (round' cluster c) >> modifyIORef' (clusterDone cluster) (+ 1) >> sleep (interval options))),
-        ("weft openflow lease", forever (sleep (milliseconds (watchOfLease options)) >> reporting c (watchLease cluster c)))
+      [ ("weft openflow cluster", forever (reportingFailures c (round' cluster c) >> modifyIORef' (clusterDone cluster) (+ 1) >> sleep (interval options))),
+        ("weft openflow lease", forever (sleep (milliseconds (watchOfLease options)) >> reportingFailures c (watchLease cluster c)))
       ]
 
 -- | The time between rounds, each of which renews the lease and reads the keys.
@@ -214,10 +216,6 @@ asked act = do
   case r of
     Left e | Just asynchronous <- fromException e -> throwIO (asynchronous :: SomeAsyncException)
     _ -> pure r
-
--- | Run an action, and report its exceptions: the next round must come even if a callback or an application fails.
-reporting :: Controller -> IO () -> IO ()
-reporting c act = asked act >>= either (report c . Failed) pure
 
 -- | One round: renew the lease, give up switches that are no longer ours, become master of switches without one, and
 -- share the topology.

@@ -14,9 +14,8 @@ module Weft.OpenFlow.Controller
   ( -- * Running
     runController,
     withController,
+    withBareController,
     serveConnection,
-    newController,
-    withLoops,
     Controller,
 
     -- * Settings
@@ -46,10 +45,9 @@ module Weft.OpenFlow.Controller
 where
 
 import Control.Applicative ((<|>))
-import Control.Concurrent (killThread)
 import Control.Concurrent.MVar
-import Control.Exception (bracket, finally)
-import Control.Monad (forM_, forever, unless, void)
+import Control.Exception (finally)
+import Control.Monad (forM_, forever, unless, when)
 import Data.IORef
 import qualified Data.Map.Strict as Map
 import Data.Maybe (fromMaybe, isJust)
@@ -61,11 +59,13 @@ import Weft.OpenFlow.Controller.Discovery
 import Weft.OpenFlow.Controller.Reports (incidentsTotal, noReports)
 import Weft.OpenFlow.Controller.Requests
 import Weft.OpenFlow.Controller.SendQueue (sendQueueConnection)
+import Weft.OpenFlow.Controller.Threads
 import Weft.OpenFlow.Controller.Types
 import Weft.OpenFlow.Lldp (newLldpKey)
 import Weft.OpenFlow.Message
 import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
+import Weft.Scope (withScope)
 import Weft.Socket (Server, ServerSettings (..), SockAddr, Socket, waitServer, withServer)
 import Weft.Timer (sleep)
 import Weft.Transport
@@ -79,36 +79,41 @@ runController settings server app = withController settings server app (\_ s -> 
 -- | Run the controller during an action. Unless the server settings give a number of acceptors there is one, which
 -- assigns switches to the capabilities in turn. Connections of switches stay busy for days, so they should be spread
 -- evenly; with several acceptors the kernel would spread them at random.
+--
+-- When it returns or throws, nothing of the controller runs any more: first the connections of switches have ended,
+-- each with all threads that worked for it, and then the controller's own threads. The end waits for callbacks and
+-- applications that are running; threads that do not end are named on standard error ('serverOnOverdue').
 withController :: Settings -> ServerSettings -> Placement -> (Controller -> Server -> IO a) -> IO a
-withController settings server app act = do
-  c <- newController settings app
-  withLoops c (withServer server {serverAcceptors = serverAcceptors server <|> Just 1} (handler c) (\s -> act c s `finally` writeIORef (controllerEnding c) True))
+withController settings server app act =
+  withBareController settings app $ \c -> withServer server {serverAcceptors = serverAcceptors server <|> Just 1} (handler c) (\s -> act c s `finally` writeIORef (controllerEnding c) True)
   where
     handler :: Controller -> Socket -> SockAddr -> IO ()
     handler c sock peer = serveConnection c (socketConnection sock peer)
 
--- | A controller without a listener: pass it connections with 'serveConnection', inside 'withLoops'.
-newController :: Settings -> Placement -> IO Controller
-newController settings app = do
+-- | Run a controller without a listener during an action, which passes it connections by 'serveConnection', each in a
+-- thread that has ended when the action returns. At the end the controller's own threads, for link discovery and port
+-- counters, end.
+withBareController :: Settings -> Placement -> (Controller -> IO a) -> IO a
+withBareController settings app act = do
   make <- newInstance app
-  Controller settings make <$> newIORef Map.empty
-    <*> newMVar ()
-    <*> newIORef (emptyTopology (fromMaybe defaultTopologySettings {topologySettle = 0} (settingsTopology settings)))
-    <*> newMVar ()
-    <*> newIORef noTotals
-    <*> newIORef 0
-    <*> (maybe newLldpKey pure (settingsLldpKey settings) >>= newIORef)
-    <*> newIORef noReports
-    <*> newIORef False
-
--- | Run the controller's own threads during an action: link discovery and port counters.
-withLoops :: Controller -> IO a -> IO a
-withLoops c act = bracket start (mapM_ killThread) (const act)
-  where
-    settings = controllerSettings c
-    start = sequence ([spawn c "weft openflow discovery" (discoveryLoop c) | topology] ++ [spawn c "weft openflow clock" (tickLoop c)] ++ polling)
-    topology = isJust (settingsTopology settings)
-    polling = [spawn c "weft openflow counters" (forever (sleep every >> pollPorts c)) | Just every <- [settingsPortStats settings]]
+  withScope $ \scope -> do
+    c <-
+      Controller settings make <$> newIORef Map.empty
+        <*> newMVar ()
+        <*> newIORef (emptyTopology (fromMaybe defaultTopologySettings {topologySettle = 0} (settingsTopology settings)))
+        <*> newMVar ()
+        <*> newIORef noTotals
+        <*> newIORef 0
+        <*> (maybe newLldpKey pure (settingsLldpKey settings) >>= newIORef)
+        <*> newIORef noReports
+        <*> newIORef False
+        <*> pure scope
+    -- A round that fails is reported, and the next one comes.
+    let every time label round' = spawn c scope (labelled label) (forever (sleep time >> reportingFailures c (round' c)))
+    when (isJust (settingsTopology settings)) (every (settingsDiscovery settings) "weft openflow discovery" discoveryRound)
+    every (milliseconds 200) "weft openflow clock" tick
+    forM_ (settingsPortStats settings) (\time -> every time "weft openflow counters" pollPorts)
+    act c
 
 -- The network -----------------------------------------------------------------------------
 
@@ -170,7 +175,8 @@ pollPorts c = readIORef (controllerSessions c) >>= mapM_ poll
       waiting <- readIORef (sessionPolled s)
       unless waiting $ do
         writeIORef (sessionPolled s) True
-        void (spawn c "weft openflow counters" ((askShared c s (PortStatsRequest portAny) >>= record s) `finally` writeIORef (sessionPolled s) False))
+        spawn c (sessionScope s) counters ((askShared c s (PortStatsRequest portAny) >>= record s) `finally` writeIORef (sessionPolled s) False)
+    counters = labelled "weft openflow counters"
     record s replies = do
       time <- currentMillis
       let new = Map.fromList (take most [(portStatsPort p, [(time, p)]) | Right parts <- [replies], PortStatsReply ps <- parts, p <- ps])

@@ -7,6 +7,7 @@
 module Spec.Leaving (tests) where
 
 import Control.Concurrent (killThread, myThreadId, threadDelay)
+import Control.Concurrent.Async (wait, withAsync)
 import Control.Concurrent.MVar
 import Control.Monad (unless, when)
 import Data.IORef
@@ -104,8 +105,11 @@ killedAtTheEnd = testCase "a switch whose thread is killed as it leaves is not k
       switchHandshake c V10 2 other
       withPeer address (switchHandshake c V10 1)
       takeMVar leaving
-    -- The other one waits.
+    -- The other one waits, and the exception for it as well.
     threadDelay 300000
-    readIORef threads >>= mapM_ killThread . take 1 . reverse
-    putMVar slow ()
+    thread <- take 1 . reverse <$> readIORef threads
+    withAsync (mapM_ killThread thread) $ \killing -> do
+      threadDelay 100000
+      putMVar slow ()
+      wait killing
     eventually "both are gone" (Map.null <$> connectedSwitches c)

@@ -141,8 +141,7 @@ tooMuchQueued = testCase "too many messages for a switch that reads nothing" . w
 -- | Connections of 20 switches, each of which has sent 60,000 bytes of a message, one at a time: 1.2 MB. With a string
 -- for each byte they would take more than 100 MB.
 singleBytes :: TestTree
-singleBytes = testCase "a message that arrives byte by byte takes a small multiple of its size" $ do
-  c <- newController (patient plain) (perSwitch learningSwitch)
+singleBytes = testCase "a message that arrives byte by byte takes a small multiple of its size" . withBareController (patient plain) (perSwitch learningSwitch) $ \c -> do
   let live = performMajorGC >> gcdetails_live_bytes . gc <$> getRTSStats
       from d = B.concat [encoded V10 1 (Hello []), encoded V10 2 (FeaturesReply (Features (DatapathId d) 256 2 0 0 0 [])), B.take (8 + 60000) (encoded V10 3 (EchoRequest (B.replicate 65000 7)))]
       connected arrived d = do

@@ -8,7 +8,6 @@ module Weft.Tools.Controller
 where
 
 import Control.Concurrent (setNumCapabilities)
-import Control.Concurrent.Async (race_)
 import Control.Concurrent.MVar
 import Control.Exception (Exception (..), catch, handle, throwIO)
 import Control.Monad (forM, forM_, void, when, (>=>))
@@ -34,6 +33,7 @@ import Weft.OpenFlow.Controller
 import Weft.OpenFlow.Learning
 import Weft.OpenFlow.Northbound
 import Weft.OpenFlow.Topology (TopologySettings (..), defaultTopologySettings)
+import Weft.Scope (race)
 import Weft.Socket (ServerSettings (..), defaultServerSettings, serverAddress, waitServer)
 import Weft.Tls
 import Weft.Tools.Controller.Certificates
@@ -125,7 +125,7 @@ controller given = handle cannot . withLog $ \log' -> do
   let serving more around = listening "--listen" (argumentListen given) . withController (more settings {settingsUpgrade = upgrade, settingsMayClaim = \connection d -> pure (certificates >>= \cs -> mayClaim cs connection d), settingsOnIncident = say . logLine}) server app $ \c s -> do
         logInfo ("weft: controlling switches at " <> show (serverAddress s))
         -- Without a signal it ends only if it cannot accept any more.
-        around c (withHttp given complain access c (race_ (takeMVar done) (waitServer s >> ioError (userError "the listening socket was closed"))))
+        around c (withHttp given complain access c (void (race (takeMVar done) (waitServer s >> ioError (userError "the listening socket was closed")))))
   case argumentEtcd given of
     Nothing -> serving id (const id)
     Just options -> do

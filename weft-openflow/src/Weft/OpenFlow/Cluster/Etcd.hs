@@ -5,6 +5,10 @@
 -- belong to a lease, and reading all keys with a prefix. Any thread may call it. Throws 'EtcdError' if no endpoint
 -- answers in time.
 --
+-- Requests are those of "Weft.Http.Client", over HTTP\/1.1: connections are kept, and a request, all of its phases and
+-- a log-in that it may need together, has one time limit at each endpoint. There is no stream of changes (a watch):
+-- what changes is read in rounds, and each request has one answer, also the renewal of a lease.
+--
 -- With a user it logs in before the first request, and again when etcd refuses the token that it gave for that:
 --
 -- @
@@ -13,7 +17,7 @@
 -- @
 module Weft.OpenFlow.Cluster.Etcd
   ( Etcd,
-    newEtcd,
+    withEtcd,
     EtcdError (..),
     Lease,
     Revision,
@@ -32,7 +36,7 @@ where
 
 import Control.Applicative ((<|>))
 import Control.Concurrent.MVar
-import Control.Exception (Exception (..), SomeAsyncException, SomeException, catch, fromException, mask_, throwIO, try)
+import Control.Exception (Exception (..), SomeAsyncException, SomeException, catch, fromException, throwIO, try)
 import Control.Monad (forM)
 import Data.Aeson
 import qualified Data.Aeson.KeyMap as KeyMap
@@ -41,35 +45,39 @@ import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Base64 as Base64
 import qualified Data.ByteString.Char8 as BC
+import qualified Data.ByteString.Lazy as L
 import Data.Char (isPrint)
 import Data.IORef
-import Data.List (isPrefixOf)
+import Data.List (intercalate, isPrefixOf)
 import Data.Maybe (listToMaybe)
 import Data.Text (Text)
 import qualified Data.Text as T
 import qualified Data.Text.Encoding as T
 import Data.Word (Word64)
 import GHC.IO.Exception (IOException (ioe_description, ioe_filename, ioe_location))
-import Network.HTTP.Client
-import Network.HTTP.Types (hAuthorization, statusCode, statusMessage)
+import Network.HTTP.Types (Status, hAuthorization, hContentType, methodPost, statusCode, statusIsSuccessful, statusMessage)
 import System.IO.Error (isUserError)
 import Text.Read (readMaybe)
 import Weft.Dial
 import Weft.Duration
+import Weft.Http.Client
 import Weft.OpenFlow.Cluster.Settings
 import Weft.Timer (within)
-import Weft.Transport (connClose, connReceive, connSendBytes, noDeadline)
+import Weft.Transport (Connection, Instant, deadlineIn, timeoutError, untilDeadline)
 
 -- | How etcd is asked.
 data Etcd = Etcd
-  { etcdManager :: !Manager,
+  { etcdClient :: !Client,
     -- | The time limit of a request at an endpoint, with a log-in that it may need.
     etcdLimit :: !Duration,
-    -- | The endpoint that answered last comes first.
-    etcdEndpoints :: !(IORef [String]),
+    -- | The endpoint that answered last comes first. Changed atomically by any thread.
+    etcdEndpoints :: !(IORef [Endpoint]),
     -- | The user, and the token of the last log-in. All endpoints take it: etcd replicates log-ins.
     etcdUser :: !(Maybe (EtcdUser, MVar (Maybe Token)))
   }
+
+-- | An endpoint as it was given, and its URL, or why it is none.
+data Endpoint = Endpoint !String !(Either String Url)
 
 -- | What etcd gives for a password. It is valid for a time that etcd is configured with, and until the user's password
 -- or roles change, or the member of etcd is restarted.
@@ -88,104 +96,182 @@ type Lease = Text
 -- | The revision of etcd. It increases with every change of any key.
 type Revision = Word64
 
--- | A client for the endpoints of these settings. The time limit of a request applies to each endpoint.
-newEtcd :: Duration -> ClusterSettings -> IO Etcd
-newEtcd limit settings = do
-  manager <- newManager (managerSetSecureProxy noProxy defaultManagerSettings {managerTlsConnection = pure (const secured)})
-  Etcd manager (max (milliseconds 1) limit) <$> newIORef (clusterEndpoints settings) <*> forM (clusterUser settings) (\user -> (,) user <$> newMVar Nothing)
+-- | etcd answered with another status than of success: it, and the body.
+data Refusal = Refusal !Status !ByteString
+
+instance Show Refusal where
+  show (Refusal status _) = show status
+
+instance Exception Refusal
+
+-- | Run an action with a client for the endpoints of these settings. The time limit of a request applies to each
+-- endpoint. At the end all connections are closed.
+withEtcd :: Duration -> ClusterSettings -> (Etcd -> IO a) -> IO a
+withEtcd least settings act = withClient options $ \client -> do
+  endpoints <- newIORef [Endpoint url (parseUrl url) | url <- clusterEndpoints settings]
+  user <- forM (clusterUser settings) (\user -> (,) user <$> newMVar Nothing)
+  act (Etcd client limit endpoints user)
   where
-    -- The limit of the request ends the operations on the connection, too.
-    secured named number' = mask_ $ do
-      let name = filter (\x -> x /= '[' && x /= ']') named
-      c <- dialConnection defaultDialOptions {dialUpgrade = const (clusterUpgrade settings name)} noDeadline (Host name (show (number' :: Int)))
-      makeConnection (connReceive c noDeadline 16384) (connSendBytes c noDeadline) (connClose c)
+    limit = max (milliseconds 1) least
+    options =
+      defaultClientSettings
+        { clientConnect = Just (connectWith settings),
+          clientMostPerServer = mostConnections,
+          clientBodyLimit = mostBytes,
+          -- The deadline of the request is what counts.
+          clientQueueTime = limit,
+          clientConnectTime = limit,
+          clientSendTime = limit,
+          clientAnswerTime = limit,
+          clientReadTime = limit
+        }
+
+-- | The maximum number of connections to an endpoint. When thousands of switches connect at once, each of them is a
+-- request, and those that find no connection wait for one.
+mostConnections :: Int
+mostConnections = 64
+
+-- | The maximum number of bytes of an answer, 128 MiB. All of what controllers share with a million hosts takes less.
+mostBytes :: Int
+mostBytes = 134217728
+
+-- | Connect to an endpoint before the deadline, with 'clusterUpgrade' for @https@.
+connectWith :: ClusterSettings -> Instant -> Url -> IO Connection
+connectWith settings due url = dialConnection options due (Host (urlHost url) (urlPort url))
+  where
+    options
+      | urlSecure url = defaultDialOptions {dialUpgrade = const upgraded}
+      | otherwise = defaultDialOptions
+    upgraded below = do
+      left <- untilDeadline due
+      within left (clusterUpgrade settings (urlHost url) below) >>= maybe (throwIO (timeoutError "Weft.OpenFlow.Cluster")) pure
 
 -- | Send a request to the endpoints in turn, until one answers.
-call :: Etcd -> String -> Value -> (Object -> Parser a) -> IO a
+call :: Etcd -> ByteString -> Value -> (Object -> Parser a) -> IO a
 call etcd rpc body parser = readIORef (etcdEndpoints etcd) >>= go []
   where
     go failed [] = throwIO (EtcdError (unwords (reverse failed)))
-    go failed (url : rest) = do
-      r <- try (within limit (withToken etcd url (\token -> post etcd token (url <> rpc) body parser)) >>= maybe (throwIO tooSlow) pure)
+    go failed (endpoint@(Endpoint name address) : rest) = do
+      r <- try $ do
+        url <- either (throwIO . EtcdError) pure address
+        due <- deadlineIn (etcdLimit etcd)
+        withToken etcd due url (\token -> post etcd due token url rpc body parser)
       case r of
         Right a -> do
           -- The others follow, in any order.
-          atomicModifyIORef' (etcdEndpoints etcd) (\urls -> (url : filter (/= url) urls, ()))
+          atomicModifyIORef' (etcdEndpoints etcd) (\all' -> (endpoint : [other | other@(Endpoint name' _) <- all', name' /= name], ()))
           pure a
         Left e
           | Just asynchronous <- fromException e -> throwIO (asynchronous :: SomeAsyncException)
-          | otherwise -> go ((url <> ": " <> reason e) : failed) rest
-    limit = etcdLimit etcd
-    tooSlow = EtcdError ("etcd did not answer a request within " <> show (toSeconds limit) <> " s")
+          | otherwise -> go ((name <> ": " <> reason etcd e) : failed) rest
 
--- | Send one request to one endpoint.
-post :: Etcd -> Maybe Token -> String -> Value -> (Object -> Parser a) -> IO a
-post etcd token url body parser = do
-  request <- parseRequest url
+-- | That a request took too long, and in which phase.
+tooSlow :: Etcd -> String -> String
+tooSlow etcd phase = "etcd did not answer a request within " <> show (toSeconds (etcdLimit etcd)) <> " s (" <> phase <> ")"
+
+-- | Send one request to one endpoint, before the deadline. (Redirects are not followed: another server must not get the
+-- password or the token.)
+post :: Etcd -> Instant -> Maybe Token -> Url -> ByteString -> Value -> (Object -> Parser a) -> IO a
+post etcd due token url rpc body parser = do
   answer <-
-    httpLbs
-      request
-        { method = "POST",
-          requestHeaders = [(hAuthorization, T.encodeUtf8 t) | Just t <- [token]],
-          requestBody = RequestBodyLBS (encode body),
-          -- Another server must not get the password or the token.
-          redirectCount = 0,
-          -- The limit of http-client would end with the header of the response.
-          responseTimeout = responseTimeoutNone,
-          checkResponse = throwErrorStatusCodes
+    request (etcdClient etcd) due $
+      Request
+        { requestMethod = methodPost,
+          requestUrl = url {urlPath = BC.dropWhileEnd (== '/') (urlPath url) <> rpc},
+          requestFields = (hContentType, "application/json") : [(hAuthorization, T.encodeUtf8 t) | Just t <- [token]],
+          requestBody = BytesBody (L.toStrict (encode body))
         }
-      (etcdManager etcd)
-  either (throwIO . EtcdError . ("etcd's answer was not understood: " <>)) pure (eitherDecode (responseBody answer) >>= parseEither (withObject "an answer" parser))
+  if statusIsSuccessful (answerStatus answer)
+    then either (throwIO . EtcdError . notUnderstood) pure (eitherDecodeStrict (answerBody answer) >>= parseEither (withObject "an answer" parser))
+    else throwIO (Refusal (answerStatus answer) (answerBody answer))
 
 -- | Run a request with the token, if there is a user. If the endpoint refuses it, log in again and run the request once
 -- more: of a request that was refused etcd has done nothing.
-withToken :: Etcd -> String -> (Maybe Token -> IO a) -> IO a
-withToken etcd url act = case etcdUser etcd of
+withToken :: Etcd -> Instant -> Url -> (Maybe Token -> IO a) -> IO a
+withToken etcd due url act = case etcdUser etcd of
   Nothing -> act Nothing
   Just (user, held) -> do
     -- Of the threads whose token was refused one logs in, and the others wait for it.
-    let otherThan stale = modifyMVar held $ \known -> case known of
+    let otherThan stale = inTime . modifyMVar held $ \known -> case known of
           Just token | known /= stale -> pure (known, token)
           _ -> (\token -> (Just token, token)) <$> logIn user
     token <- otherThan Nothing
     act (Just token) `catch` \e ->
       if refused e then otherThan (Just token) >>= act . Just else throwIO e
   where
+    -- The function that gives the password, and the wait for another thread's log-in, have no deadline of their own.
+    inTime io = do
+      left <- untilDeadline due
+      within left io >>= maybe (throwIO (EtcdError (tooSlow etcd "logging in"))) pure
     logIn user = do
       password <- etcdUserPassword user
-      r <- try (post etcd Nothing (url <> "/v3/auth/authenticate") (object ["name" .= etcdUserName user, "password" .= password]) (.: "token"))
+      r <- try (post etcd due Nothing url "/v3/auth/authenticate" (object ["name" .= etcdUserName user, "password" .= password]) (.: "token"))
       case r of
-        Left e | Just (HttpExceptionRequest _ (StatusCodeException _ _)) <- fromException e -> throwIO (EtcdError ("the log-in of user " <> show (etcdUserName user) <> " failed: " <> reason e))
-        Left e -> throwIO (e :: SomeException)
+        Left e@(Refusal _ _) -> throwIO (EtcdError ("the log-in of user " <> show (etcdUserName user) <> " failed: " <> refusal e))
         Right token -> pure token
 
 -- | Whether etcd answered that the token is unknown (401), or given before something changed that it depends on, which
 -- has the status of any request that is not valid (400).
-refused :: HttpException -> Bool
-refused e = case e of
-  HttpExceptionRequest _ (StatusCodeException answer _) -> statusCode (responseStatus answer) `elem` [400, 401]
-  _ -> False
+refused :: Refusal -> Bool
+refused (Refusal status _) = statusCode status `elem` [400, 401]
+
+-- | What etcd says in an answer that is no success.
+refusal :: Refusal -> String
+refusal (Refusal status body) = "etcd answered " <> show (statusCode status) <> " " <> BC.unpack (statusMessage status) <> maybe "" (": " <>) problem
+  where
+    problem = decodeStrict body >>= parseMaybe (withObject "an error" (\o -> o .: "error" <|> o .: "message"))
 
 -- | What an exception says, without the request, in one line.
-reason :: SomeException -> String
-reason e = filter isPrint . takeWhile (/= '\n') $ case fromException e of
-  Just (HttpExceptionRequest _ (StatusCodeException answer start)) -> "etcd answered " <> statusLine (responseStatus answer) <> maybe "" (": " <>) (problemIn start)
-  Just (HttpExceptionRequest _ (ConnectionFailure failed)) | Just io <- fromException failed -> failure io
-  Just (HttpExceptionRequest _ (InternalException failed)) | Just io <- fromException failed -> failure io
-  Just (HttpExceptionRequest _ content) -> "etcd does not answer: " <> show content
+reason :: Etcd -> SomeException -> String
+reason etcd e = filter isPrint . takeWhile (/= '\n') $ case fromException e of
+  Just (ClientError _ phase cause) -> failedIn phase cause
   Nothing
     | Just io <- fromException e -> failure io
-    | Just failed <- fromException e -> "etcd does not answer: " <> show (failed :: DialError)
-  _ -> displayException e
+    | Just answer <- fromException e -> refusal answer
+    | otherwise -> displayException e
   where
-    statusLine status = show (statusCode status) <> " " <> BC.unpack (statusMessage status)
-    problemIn start = decodeStrict start >>= parseMaybe (withObject "an error" (\o -> o .: "error" <|> o .: "message"))
+    failedIn phase cause = case cause of
+      TimedOut -> tooSlow etcd (takeWhile (/= ':') said)
+      ConnectionBroken io -> failure io
+      NoAnswer (Just io) -> failure io
+      NotConnected (NoneConnected _ failures) | all (isLate . snd) failures -> tooSlow etcd "connecting"
+      NotConnected why -> "etcd does not answer: " <> notConnected why
+      NotHttp _ -> notUnderstood said
+      OtherProtocol _ -> notUnderstood said
+      EndedEarly -> notUnderstood said
+      BodyTooLarge _ -> notUnderstood said
+      _ -> "etcd does not answer: " <> said
+      where
+        -- The phase and the cause.
+        said = drop 2 (show (ClientError "" phase cause))
     -- A file of a certificate or a password; TLS; the kernel.
     failure io
       | Just file <- ioe_filename io = file <> ": " <> ioe_description io
       | isUserError io = ioe_description io
       | "Weft.Tls" `isPrefixOf` ioe_location io = "no TLS with etcd: " <> ioe_description io
       | otherwise = "etcd does not answer: " <> ioe_description io
+
+-- | Whether an address was given up for want of time.
+isLate :: Failure a -> Bool
+isLate why = case why of
+  Refused _ -> False
+  TooSlow -> True
+  NotTried -> True
+
+-- | Why there is no connection. Of several addresses each is named; a single one is in the URL, or its name is.
+notConnected :: DialError -> String
+notConnected e = case e of
+  NoneConnected _ [(_, why)] -> failed why
+  NoneConnected _ several -> intercalate "; " [show address <> ": " <> failed why | (address, why) <- several]
+  NotFound _ _ -> show e
+  where
+    failed why = case why of
+      Refused io -> ioe_description io
+      TooSlow -> "no answer in time"
+      NotTried -> "not tried in time"
+
+notUnderstood :: String -> String
+notUnderstood = ("etcd's answer was not understood: " <>)
 
 -- | A number, which etcd sends as text, or omits if it is zero.
 number :: Object -> Key -> Parser Word64

@@ -8,16 +8,15 @@ module Weft.OpenFlow.Controller.Connection
   )
 where
 
-import Control.Concurrent (forkIOWithUnmask, yield)
+import Control.Concurrent (yield)
 import Control.Concurrent.MVar
-import Control.Exception (Exception, Handler (..), SomeAsyncException, SomeException, bracket, catches, displayException, finally, mask_, throwIO, try)
+import Control.Exception (Exception, Handler (..), SomeAsyncException, SomeException, bracket, catches, displayException, finally, mask_, throwIO, uninterruptibleMask_)
 import Control.Monad (join, unless, void, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.IORef
 import qualified Data.Map.Strict as Map
 import Data.Maybe (fromMaybe)
-import GHC.Conc (labelThread)
 import Weft.OpenFlow.App
 import Weft.OpenFlow.Controller.Descriptions
 import Weft.OpenFlow.Controller.Discovery
@@ -34,10 +33,12 @@ import Weft.OpenFlow.Message
 import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
 import Weft.OpenFlow.Wire
+import Weft.Scope (Child (..), Scope, await, forkUsing, withScope, work)
 import Weft.Transport
 
 -- | Serve a switch until its connection ends. The end is reported by 'settingsOnIncident' and does not affect other
--- switches. Throws only asynchronous exceptions.
+-- switches. Throws only asynchronous exceptions. When it returns or throws, no thread that worked for the connection is
+-- left, applications know that the switch has gone, and the connection is closed.
 serveConnection :: Controller -> Connection -> IO ()
 serveConnection c plain = do
   who <- newIORef Nothing
@@ -56,8 +57,12 @@ serveConnection c plain = do
               ]
   where
     settings = controllerSettings c
+    -- What is left of requests is given up when no thread can change anything any more.
     connected who aborted connection = do
-      sendQueue <- newSendQueue (settingsSendTimeout settings) aborted connection
+      leftBehind <- newIORef (pure ())
+      withScope (inScope who aborted connection leftBehind) `finally` join (readIORef leftBehind)
+    inScope who aborted connection leftBehind scope = do
+      sendQueue <- newSendQueue scope (settingsSendTimeout settings) aborted connection
       deadline <- deadlineIn (settingsHandshake settings)
       r <- newReader connection deadline
       version <- negotiate (settingsVersions settings) sendQueue r
@@ -65,7 +70,8 @@ serveConnection c plain = do
       -- Before its incidents count as those of the switch.
       settingsMayClaim settings connection (featuresDatapath features) >>= mapM_ (throwIO . Refused)
       writeIORef who $! Just $! featuresDatapath features
-      session <- newSession c sendQueue version features
+      session <- newSession c scope sendQueue version features
+      writeIORef leftBehind (switchGone session)
       rest <- leftOver r
       joined c session (featuresPorts features) (setUp c session features >> run c session rest)
 
@@ -79,11 +85,11 @@ instance Exception Refused where
 fault :: Controller -> IO ()
 fault c = atomicModifyIORef' (controllerTotals c) (\t -> (t {totalFaults = totalFaults t + 1}, ()))
 
-newSession :: Controller -> SendQueue -> Version -> Features -> IO Session
-newSession c sendQueue version features = do
+newSession :: Controller -> Scope -> SendQueue -> Version -> Features -> IO Session
+newSession c scope sendQueue version features = do
   n <- atomicModifyIORef' (controllerNext c) (\n -> (n + 1, n))
   handler <- controllerNewInstance c
-  Session n features {featuresPorts = []} version sendQueue handler <$> newMVar () <*> newIORef [] <*> newIORef False <*> newMVar 0 <*> newIORef firstOwnXid <*> newIORef Map.empty <*> newIORef Map.empty <*> newIORef Map.empty
+  Session n features {featuresPorts = []} version sendQueue scope handler <$> newMVar () <*> newIORef [] <*> newIORef False <*> newMVar 0 <*> newIORef firstOwnXid <*> newIORef Map.empty <*> newIORef Map.empty <*> newIORef Map.empty
     <*> newIORef False
     <*> newIORef noTotals
     <*> newIORef Nothing
@@ -135,14 +141,13 @@ joined c s ports act = (enter >> act) `finally` toTheEnd leave
           `finally` (contextNow c s >>= \context -> withMVar (sessionLock s) (\_ -> void (sessionInstance s context SwitchDown)))
           `finally` report c (Disconnected d)
 
--- | Run an action to its end in another thread, and wait for it. Throws what the action throws. If waiting is
--- interrupted, the action goes on.
+-- | Run an action to its end in another thread, and wait for it. Throws what the action throws. The wait cannot be
+-- interrupted, and the action is not: it runs unmasked, so that callbacks in it can have time limits of their own, in a
+-- thread that nobody else knows.
 toTheEnd :: IO () -> IO ()
-toTheEnd act = do
-  outcome <- newEmptyMVar
-  t <- mask_ (forkIOWithUnmask (\unmask -> try (unmask act) >>= putMVar outcome))
-  labelThread t "weft openflow leaving"
-  takeMVar outcome >>= either (throwIO :: SomeException -> IO ()) pure
+toTheEnd act = uninterruptibleMask_ (withScope (\scope -> forkUsing leaving scope act >>= await))
+  where
+    leaving = work {childLabel = Just "weft openflow leaving"}
 
 -- | Handle messages until the connection ends. Returns the reason.
 run :: Controller -> Session -> ByteString -> IO String

@@ -1,32 +1,28 @@
 -- |
 -- Link discovery. Each switch sends probes ("Weft.OpenFlow.Lldp") from each of its ports when the port comes up, and
--- then at intervals. The switch at the other end reports them. Here are also the controller's periodic threads, and
+-- then at intervals. The switch at the other end reports them. Here are also the controller's periodic work, and
 -- the delivery of events to applications. Any thread may call these functions.
 module Weft.OpenFlow.Controller.Discovery
   ( probe,
     probeAddress,
-    discoveryLoop,
-    tickLoop,
+    discoveryRound,
+    tick,
     topologyStep,
     deliverFrom,
     deliverReplies,
     contextNow,
-    spawn,
   )
 where
 
-import Control.Concurrent (ThreadId, forkIO, myThreadId)
 import Control.Concurrent.MVar
-import Control.Exception (SomeAsyncException, SomeException, fromException, handle, throwIO)
-import Control.Monad (forM_, forever, unless, void, when)
+import Control.Monad (forM_, unless, when)
 import Data.IORef
 import qualified Data.Map.Strict as Map
 import Data.Maybe (isJust, mapMaybe)
 import Data.Word (Word32)
-import GHC.Conc (labelThread)
-import Weft.Duration
 import Weft.OpenFlow.App
 import Weft.OpenFlow.Controller.SendQueue
+import Weft.OpenFlow.Controller.Threads
 import Weft.OpenFlow.Controller.Types
 import Weft.OpenFlow.Lldp
 import Weft.OpenFlow.Match
@@ -35,7 +31,6 @@ import Weft.OpenFlow.Packet (arpProbe)
 import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
 import Weft.OpenFlow.Wire (encode)
-import Weft.Timer (sleep)
 
 -- | Send the probes of these ports, from any thread, without waiting. A slave sends none.
 probe :: Controller -> Session -> [Port] -> IO ()
@@ -52,20 +47,18 @@ probe c s ports = case settingsTopology (controllerSettings c) of
     sendOut p = encode (sessionVersion s) 0 . PacketOutMessage . PacketOut noBuffer portController [output p]
     d = featuresDatapath (sessionFeatures s)
 
--- | Send the probes of all ports at intervals, forever.
-discoveryLoop :: Controller -> IO ()
-discoveryLoop c = forever $ do
-  sleep (settingsDiscovery (controllerSettings c))
+-- | Send the probes of all ports. To be called at intervals.
+discoveryRound :: Controller -> IO ()
+discoveryRound c = do
   sessions <- readIORef (controllerSessions c)
   switches <- topologySwitches <$> readIORef (controllerTopology c)
   forM_ (Map.toList sessions) $ \(d, s) ->
     forM_ (Map.lookup d switches) $ \switch -> probe c s (Map.elems (switchPorts switch))
 
--- | Pass the time to the topology five times a second, forever: ports settle, and old links and hosts are removed. Also
--- report how many incidents were not reported.
-tickLoop :: Controller -> IO ()
-tickLoop c = forever $ do
-  sleep (milliseconds 200)
+-- | Pass the time to the topology: ports settle, and old links and hosts are removed. Also report how many incidents
+-- were not reported. To be called five times a second.
+tick :: Controller -> IO ()
+tick c = do
   time <- currentMillis
   before <- topologySwept <$> readIORef (controllerTopology c)
   topologyStep c (timePassed time)
@@ -93,15 +86,17 @@ probeAddress :: MacAddress
 probeAddress = MacAddress 0x025746000001
 
 -- | Change the topology. The applications of switches that are concerned ('Changed') receive 'TreeChanged', from a new
--- thread, because the calling thread may hold a session's lock. They receive nothing while the controller ends: it
--- loses one switch after another then, but the network stays as it is.
+-- thread of the controller, because the calling thread may hold a session's lock. They receive nothing while the
+-- controller ends: it loses one switch after another then, but the network stays as it is.
 topologyStep :: Controller -> (Topology -> (Topology, Changed)) -> IO ()
 topologyStep c step = do
   changed <- changeTopology c step
   ending <- readIORef (controllerEnding c)
-  unless (null changed || ending) . void . spawn c "weft openflow topology" $ do
+  unless (null changed || ending) . spawn c (controllerScope c) deliverer $ do
     sessions <- readIORef (controllerSessions c)
     forM_ changed $ \d -> forM_ (Map.lookup d sessions) $ \s -> deliverFrom c s TreeChanged
+  where
+    deliverer = labelled "weft openflow topology"
 
 -- | The current context of a switch's applications.
 contextNow :: Controller -> Session -> IO Context
@@ -147,15 +142,3 @@ deliverReplies c s context xid out (reply : rest) = do
   deliverReplies c s context xid out rest
   where
     unfit message = report c (Unencodable (contextSwitch context) (takeWhile (/= ' ') (show message)))
-
--- | Fork a thread of the controller. Its exceptions are reported by 'settingsOnIncident', except asynchronous ones.
-spawn :: Controller -> String -> IO () -> IO ThreadId
-spawn c name act = forkIO $ do
-  t <- myThreadId
-  labelThread t name
-  handle failed act
-  where
-    failed :: SomeException -> IO ()
-    failed e = case fromException e of
-      Just asynchronous -> throwIO (asynchronous :: SomeAsyncException)
-      Nothing -> report c (Failed e)

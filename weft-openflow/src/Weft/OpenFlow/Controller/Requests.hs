@@ -14,7 +14,12 @@
 --   followed v    a request is under way, and     -> followed v   further threads ask, and wait for v
 --                 others wait for the next one    -> alone        the switch answers, or is given up: the next request
 --                                                                 is sent
+--   any                                           -> absent       the connection ends: all that wait are told
 -- @
+--
+-- The thread of a request belongs to the connection's scope, and is killed at the connection's end wherever it is. So
+-- not the thread tells those that wait then, but 'switchGone', which is called once more after that: no thread is left
+-- that could change anything, and one that asks later, and cannot have a thread, calls it itself.
 --
 -- A switch that has not answered within 'patience' is not sent the same again until it has, or another 'lateness' is
 -- over: otherwise requests that nobody waits for would fill its queue.
@@ -31,21 +36,20 @@ module Weft.OpenFlow.Controller.Requests
   )
 where
 
-import Control.Concurrent (forkIOWithUnmask, myThreadId)
 import Control.Concurrent.MVar
-import Control.Exception (SomeException, bracket_, mask_, try)
+import Control.Exception (AsyncException (ThreadKilled), SomeException, bracket_, catch, fromException, mask_, throwIO, try)
 import Control.Monad (foldM, forM_, join, void, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.IORef
 import qualified Data.Map.Strict as Map
 import Data.Maybe (fromMaybe, isNothing)
-import GHC.Conc (labelThread)
 import Weft.Duration (Duration, seconds)
 import Weft.OpenFlow.Controller.Types
 import Weft.OpenFlow.Message
 import Weft.OpenFlow.Types
 import Weft.OpenFlow.Wire
+import Weft.Scope (Child (..), ScopeEnded (..), daemon, forkUsing)
 import Weft.Timer (within)
 
 -- Requests --------------------------------------------------------------------------------
@@ -75,32 +79,40 @@ askShared c s request = case encode (sessionVersion s) 0 (StatsRequestMessage Fa
     mine <- newEmptyMVar
     -- Masked: once the request is entered, its thread has to exist.
     var <- mask_ . join . atomicModifyIORef' (sessionReads s) $ \m -> case Map.lookup kind m of
-      Just (Just next) -> (m, pure next)
-      Just Nothing -> (Map.insert kind (Just mine) m, pure mine)
+      Just (Reading _ (Just next)) -> (m, pure next)
+      Just (Reading now Nothing) -> (Map.insert kind (Reading now (Just mine)) m, pure mine)
       Nothing
         | Map.size m >= mostKinds -> (m, mine <$ putMVar mine (Left TooManyRequests))
-        | otherwise -> (Map.insert kind Nothing m, mine <$ forkIOWithUnmask (\unmask -> unmask (readingThread c s request kind mine)))
+        | otherwise -> (Map.insert kind (Reading mine Nothing) m, mine <$ begin kind mine)
     fromMaybe (Left NoReply) <$> within (patience <> patience) (readMVar var)
+  where
+    begin kind mine = void (forkUsing reader (sessionScope s) (readingThread c s request kind mine)) `catch` \ScopeEnded -> switchGone s
+
+-- | The thread that requests statistics.
+reader :: Child
+reader = daemon {childLabel = Just "weft openflow statistics"}
 
 -- | Send a request, and again as long as others wait for the next one.
 readingThread :: Controller -> Session -> StatsRequest -> ByteString -> MVar Outcome -> IO ()
-readingThread c s request kind first = do
-  t <- myThreadId
-  labelThread t "weft openflow statistics"
-  go first
+readingThread c s request kind = go
   where
     go var = do
       outcome <- try (pending c s [StatsRequestMessage False request] (publish var))
-      either (\e -> report c (Failed (e :: SomeException))) pure outcome
-      _ <- tryPutMVar var (Left NoReply)
+      either failed pure outcome
+      settle var (Left NoReply)
+      -- At the connection's end the entry is taken out, and there may be another one's.
       join . atomicModifyIORef' (sessionReads s) $ \m -> case Map.lookup kind m of
-        Just (Just next) -> (Map.insert kind Nothing m, go next)
-        _ -> (Map.delete kind m, pure ())
+        Just (Reading now next) | now == var -> maybe (Map.delete kind m, pure ()) (\v -> (Map.insert kind (Reading v Nothing) m, go v)) next
+        _ -> (m, pure ())
+    failed :: SomeException -> IO ()
+    failed e = case fromException e of
+      Just ThreadKilled -> throwIO ThreadKilled
+      _ -> report c (Failed e)
     publish var sent = case sent of
-      Left why -> putMVar var (Left why)
+      Left why -> settle var (Left why)
       Right wait -> do
         outcome <- wait patience
-        putMVar var (maybe (Left NoReply) (>>= checked (all (answers request))) outcome)
+        settle var (maybe (Left NoReply) (>>= checked (all (answers request))) outcome)
         when (isNothing outcome) (void (wait lateness))
 
 -- | Send messages, and wait that long for a reply to the last one or an ERROR for any of them. A reply with statistics
@@ -174,8 +186,17 @@ answeredBy s xid result = do
     Nothing -> pure False
     Just (Asking _ _ var) -> True <$ tryPutMVar var (Just result)
 
--- | The switch has no connection any more: complete all pending requests.
+-- | The switch has no connection any more: complete all pending requests. Does not wait; any thread may call this, any
+-- number of times.
 switchGone :: Session -> IO ()
-switchGone s = do
+switchGone s = mask_ $ do
   asking <- atomicModifyIORef' (sessionAsking s) (\m -> (Map.empty, m))
   forM_ asking (\(Asking _ _ var) -> tryPutMVar var Nothing)
+  reads' <- atomicModifyIORef' (sessionReads s) (\m -> (Map.empty, m))
+  forM_ reads' $ \(Reading now next) -> do
+    settle now (Left NotConnected)
+    mapM_ (`settle` Left NotConnected) next
+
+-- | The outcome of a request, if it has none yet.
+settle :: MVar Outcome -> Outcome -> IO ()
+settle var = void . tryPutMVar var

@@ -22,9 +22,8 @@ module Weft.OpenFlow.Controller.SendQueue
   )
 where
 
-import Control.Concurrent (forkIOWithUnmask, myThreadId)
 import Control.Concurrent.MVar
-import Control.Exception (SomeException, catch, displayException, mask_, onException)
+import Control.Exception (AsyncException (ThreadKilled), SomeException, catch, displayException, fromException, mask_, onException, throwIO)
 import Control.Monad (forM_, join, unless, void)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
@@ -34,13 +33,13 @@ import Data.Maybe (fromMaybe)
 import Data.Word (Word8)
 import Foreign.ForeignPtr (ForeignPtr)
 import Foreign.Ptr (Ptr, plusPtr)
-import GHC.Conc (labelThread)
 import GHC.ForeignPtr (unsafeWithForeignPtr)
 import Weft.Duration (Duration)
 import Weft.OpenFlow.Message (Message (FlowModMessage))
 import Weft.OpenFlow.Types
 import Weft.OpenFlow.Wire
 import Weft.OpenFlow.Wire.Encode (pokeUsualFlow, usualFlowSize)
+import Weft.Scope (Child (..), Scope, ScopeEnded (..), daemon, forkUsing)
 import Weft.Sys (WordArray, newWordArray, peekWord, pokeWord)
 import Weft.Transport
 
@@ -48,6 +47,8 @@ import Weft.Transport
 data SendQueue = SendQueue
   { -- | The connection.
     sendQueueConnection :: !Connection,
+    -- | The scope of the connection: its sender ends with it.
+    outletScope :: !Scope,
     -- | The maximum time for which a switch may receive nothing of what is sent to it.
     outletPatience :: !Duration,
     -- | Held while messages are sent, so that they are not interleaved.
@@ -68,20 +69,21 @@ data SendQueue = SendQueue
 -- 'post' (any thread) appends strings. If there is no sender, it sets True and forks one ('drain'). Only the sender
 -- removes strings. It sets False only in the step that finds none, so strings never wait without a sender. The sender
 -- and the switch's own thread ('sendHere') write to the connection while they hold 'outletLock', a whole batch at a
--- time. A sender that fails aborts the connection, and the state stays True.
+-- time. A sender that fails aborts the connection, and the state stays True. So it does when the connection ends, which
+-- ends the sender, or in the middle of which none is forked any more: nothing is sent then.
 data Pending = Pending !Int [ByteString] !Bool
 
 -- | The maximum number of queued bytes, 1 MiB. If there are more, the connection is closed.
 pendingLimit :: Int
 pendingLimit = 1048576
 
--- | Create the sending side of a connection. The time is the value of 'outletPatience', the variable that of
--- 'outletAborted'.
-newSendQueue :: Duration -> IORef (Maybe String) -> Connection -> IO SendQueue
-newSendQueue patience aborted connection = do
+-- | Create the sending side of a connection, in the connection's scope. The time is the value of 'outletPatience', the
+-- variable that of 'outletAborted'.
+newSendQueue :: Scope -> Duration -> IORef (Maybe String) -> Connection -> IO SendQueue
+newSendQueue scope patience aborted connection = do
   lock <- newMVar ()
   pending <- newIORef (Pending 0 [] False)
-  pure (SendQueue connection patience lock pending aborted)
+  pure (SendQueue connection scope patience lock pending aborted)
 
 -- | Abort the connection from any thread, without waiting. The switch's own thread then fails with an error of its
 -- socket, so the reason is kept for its report; the first one, if there are several.
@@ -121,21 +123,27 @@ post o strings = mask_ . join . atomicModifyIORef' (outletPending o) $ \(Pending
   let n' = n + sum (map B.length strings)
    in if n' > pendingLimit
         then (Pending n waiting sending, abortFor "more than 1 MiB of messages waited for the switch" o)
-        else (Pending n' (reverse strings ++ waiting) True, if sending then pure () else void (forkIOWithUnmask (\unmask -> unmask (drain o))))
+        else (Pending n' (reverse strings ++ waiting) True, if sending then pure () else begin)
+  where
+    begin = void (forkUsing sender (outletScope o) (drain o)) `catch` \ScopeEnded -> pure ()
+
+-- | The thread that sends queued strings.
+sender :: Child
+sender = daemon {childLabel = Just "weft openflow sender"}
 
 -- | Send queued strings until there are none. If that fails, the connection is aborted.
 drain :: SendQueue -> IO ()
-drain o = do
-  t <- myThreadId
-  labelThread t "weft openflow sender"
-  go `catch` failed
+drain o = go `catch` failed
   where
     go = do
       waiting <- atomicModifyIORef' (outletPending o) $ \(Pending _ waiting _) ->
         (Pending 0 [] (not (null waiting)), waiting)
       unless (null waiting) (sendHere o (reverse waiting) >> go)
     failed :: SomeException -> IO ()
-    failed e = abortFor (displayException e) o
+    failed e = case fromException e of
+      -- The connection ends, and has a reason for it.
+      Just ThreadKilled -> throwIO ThreadKilled
+      _ -> abortFor (displayException e) o
 
 -- Buffers -------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ module Weft.OpenFlow.Controller.Types
     -- * Switches
     Session (..),
     Asking (..),
+    Reading (..),
     Outcome,
     RequestFailure (..),
     Claim (..),
@@ -63,6 +64,7 @@ import Weft.OpenFlow.Message
 import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
 import Weft.OpenFlow.Wire (Problem, encode)
+import Weft.Scope (Scope)
 import Weft.Socket.Address (unmapped)
 import Weft.Transport (Connection, connPeer)
 
@@ -107,10 +109,12 @@ data Settings = Settings
     settingsActiveUntil :: IO Millis,
     -- | Called by any thread of the controller when a switch has connected or disconnected, or something went wrong.
     -- For at most ten incidents a second of a switch, and a hundred of all, and then for the numbers of the others
-    -- ('IncidentsOmitted'). It must not block. Its exceptions are dropped, so that no connection ends because of them.
+    -- ('IncidentsOmitted'). It must not block: the controller does not end before it has returned. Its exceptions are
+    -- dropped, so that no connection ends because of them.
     settingsOnIncident :: Incident -> IO (),
     -- | Called each time that a switch has connected ('True') or disconnected, one call at a time. Other switches that
-    -- connect or disconnect wait meanwhile. For a log, use 'settingsOnIncident', whose calls are limited.
+    -- connect or disconnect wait meanwhile, and so does the end of the controller: a call for a switch that has
+    -- disconnected is not interrupted. For a log, use 'settingsOnIncident', whose calls are limited.
     settingsOnSwitch :: DatapathId -> Bool -> IO ()
   }
 
@@ -187,7 +191,9 @@ data Controller = Controller
     -- | The numbers of incidents. Changed atomically by any thread.
     controllerReports :: !(IORef Reports),
     -- | Whether the controller ends. Written by the thread of 'Weft.OpenFlow.Controller.withController'.
-    controllerEnding :: !(IORef Bool)
+    controllerEnding :: !(IORef Bool),
+    -- | The controller's own threads. They end after the connections of all switches.
+    controllerScope :: !Scope
   }
 
 -- | Report an incident by 'settingsOnIncident', unless there were too many in this second.
@@ -317,6 +323,8 @@ data Session = Session
     sessionFeatures :: !Features,
     sessionVersion :: !Version,
     sessionOutlet :: !SendQueue,
+    -- | The threads that work for this connection. They end with it.
+    sessionScope :: !Scope,
     sessionInstance :: !Instance,
     -- | Held while an event is handled, by the switch's own thread and by threads that deliver events from elsewhere.
     sessionLock :: !(MVar ()),
@@ -335,7 +343,7 @@ data Session = Session
     sessionAsking :: !(IORef (Map.Map Xid Asking)),
     -- | The kinds of statistics that are requested, each as its encoded request; see
     -- "Weft.OpenFlow.Controller.Requests". Changed atomically.
-    sessionReads :: !(IORef (Map.Map ByteString (Maybe (MVar Outcome)))),
+    sessionReads :: !(IORef (Map.Map ByteString Reading)),
     -- | The last two counters of each port and their times, the newer one first, evaluated. Written by the poller, read
     -- by any thread.
     sessionPortStats :: !(IORef (Map.Map PortNo [(Millis, PortStats)])),
@@ -371,6 +379,10 @@ data Claim = Claim
 -- for the first ERROR; 'Nothing': the switch has disconnected. A barrier and the messages before it have one variable;
 -- their reply has no parts.
 data Asking = Asking !Int [StatsReply] (MVar (Maybe Outcome))
+
+-- | A request for statistics that is under way, and the next one, if somebody waits for it: the variables of their
+-- outcomes.
+data Reading = Reading !(MVar Outcome) !(Maybe (MVar Outcome))
 
 -- | The parts of a reply, or why there is none.
 type Outcome = Either RequestFailure [StatsReply]

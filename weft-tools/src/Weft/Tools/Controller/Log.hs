@@ -11,15 +11,14 @@ module Weft.Tools.Controller.Log
   )
 where
 
-import Control.Concurrent (forkIOWithUnmask, killThread)
 import Control.Concurrent.MVar
-import Control.Exception (IOException, bracket, evaluate, try)
+import Control.Exception (IOException, evaluate, finally, try)
 import Control.Monad (filterM, unless, void, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import Data.IORef
-import GHC.Conc (labelThread)
 import Weft.Duration (seconds)
+import Weft.Scope (Child (childLabel), daemon, forkUsing, withScope)
 import Weft.Timer (within)
 import Weft.Tools.Serve.Messages (lineOf, writeError)
 
@@ -42,20 +41,19 @@ data Queue = Queue ![ByteString] !Int !Int
 mostQueued :: Int
 mostQueued = 262144
 
--- | Run an action with a log. Afterwards the remaining lines are written, for a second at most.
+-- | Run an action with a log. Afterwards the remaining lines are written, for a second at most. When this returns or
+-- throws, the log's thread has ended.
 withLog :: (Log -> IO a) -> IO a
-withLog act = bracket start stop (act . snd)
+withLog act = do
+  l <- Log <$> newIORef (Queue [] 0 0) <*> newEmptyMVar <*> newIORef False <*> newEmptyMVar
+  withScope $ \scope -> do
+    _ <- forkUsing daemon {childLabel = Just "weft log"} scope (writer l)
+    act l `finally` stop l
   where
-    start = do
-      l <- Log <$> newIORef (Queue [] 0 0) <*> newEmptyMVar <*> newIORef False <*> newEmptyMVar
-      t <- forkIOWithUnmask (\unmask -> unmask (writer l))
-      labelThread t "weft log"
-      pure (t, l)
-    stop (t, l) = do
+    stop l = do
       writeIORef (logEnding l) True
       void (tryPutMVar (logWork l) ())
       void (within (seconds 1) (takeMVar (logEnded l)))
-      killThread t
 
 -- | Log a line, from any thread. Does not wait. Control characters are replaced by blanks.
 writeLog :: Log -> String -> IO ()
