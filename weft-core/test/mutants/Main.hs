@@ -335,8 +335,8 @@ loopPlants =
     ("/epoll/ && /two threads for a loop/", Mutant "a thread in the inbox does not wake its loop" "Hybrid/Park.hs" "NoMail -> wakeManager (loopManager l)" "NoMail -> pure ()"),
     ("/epoll/ && /inbox is emptied/", Mutant "the inbox is emptied by a read and a write, not one swap" "Hybrid/Scheduler.hs" "      news <- swapRef (loopInbox l) NoMail\n" "      news <- readRef (loopInbox l)\n      writeRef (loopInbox l) NoMail\n"),
     ("/parking/", Mutant "a wait queue's state is written without a compare-and-swap, so a thread resumes twice" "Hybrid/Park.hs" "Just (!s', after) -> casRef (queueState q) s s' >>= \\ok -> if ok then True <$ after else go" "Just (!s', after) -> writeRef (queueState q) s' >> (True <$ after)"),
-    ("/epoll/ && /closed under them/", Mutant "close wakes no waiting hybrid thread" "Hybrid/Descriptor.hs" "forM_ (loopOf owner) $ \\l -> mapM_ (wakeQueue l toLoop d) [Reading, Writing]" "forM_ (take 0 [owner]) $ \\_ -> pure ()"),
-    ("/epoll/ && /pipe that is closed/", Mutant "a thread that starts to wait does not check whether the descriptor is closed" "Hybrid/Descriptor.hs" "  unless open (wakeQueue l onLoop d dir)" "  unless (open || True) (wakeQueue l onLoop d dir)"),
+    ("/epoll/ && /closed under them/", Mutant "close wakes no waiting hybrid thread" "Hybrid/Descriptor.hs" "mapM_ wake [Reading, Writing]" "mapM_ wake (take 0 [Reading, Writing])"),
+    ("/epoll/ && /pipe that is closed/", Mutant "a thread that starts to wait does not check whether the descriptor is closed" "Hybrid/Descriptor.hs" "  unless open (wakeHere l d dir)" "  unless (open || True) (wakeHere l d dir)"),
     ("/epoll/ && /stopped/", Mutant "shutdown does not look for blocked threads" "Hybrid/Shutdown.hs" "      complete <- notifyBlocked l\n      n <- sizeReady" "      let complete = True\n      n <- sizeReady")
   ]
 
