@@ -8,6 +8,7 @@
 -- * a cabal file parses without warnings, and no package depends on itself by way of others;
 -- * every module is found, has an export list, and no module imports itself by way of others;
 -- * every Haskell file in a library's folders belongs to a component;
+-- * a function takes at most six arguments, unless it is a foreign one: more are a record, or the function is local;
 -- * code is ASCII; other text has no invisible characters.
 module Main
   ( main,
@@ -18,7 +19,7 @@ import qualified Data.ByteString as Bytes
 import Data.Char (GeneralCategory (..), generalCategory, isAlphaNum, isAscii, isSpace)
 import Data.Foldable (toList)
 import Data.Graph (SCC (..), stronglyConnComp)
-import Data.List (find, intercalate, isPrefixOf, stripPrefix)
+import Data.List (find, intercalate, isPrefixOf, stripPrefix, tails)
 import qualified Data.Map.Strict as Map
 import Data.Maybe (catMaybes, listToMaybe, mapMaybe)
 import qualified Data.Set as Set
@@ -185,7 +186,9 @@ packageCycles packages =
 data Module = Module
   { moduleFile :: FilePath,
     hasExports :: Bool,
-    imports :: [String]
+    imports :: [String],
+    -- | The line, the names and the number of arguments of each type signature.
+    signatures :: [(Int, String, Int)]
   }
 
 readModule :: FilePath -> IO Module
@@ -196,12 +199,20 @@ readModule file = do
     Module
       { moduleFile = file,
         hasExports = exportsListed (concatMap tokens code),
-        imports = mapMaybe (importOf . tokens) code
+        imports = mapMaybe (importOf . tokens) code,
+        signatures = signaturesOf code
       }
 
 checkModule :: Module -> [Finding]
 checkModule m =
   [moduleFile m ++ ": has no export list" | not (hasExports m)]
+    ++ [ moduleFile m ++ ":" ++ show line ++ ": " ++ names ++ " takes " ++ show arguments ++ " arguments"
+         | (line, names, arguments) <- signatures m,
+           arguments > mostArguments
+       ]
+
+mostArguments :: Int
+mostArguments = 6
 
 -- | Cycles among the modules of one library, which only an hs-boot file makes possible.
 moduleCycles :: Files -> [Package] -> [Module] -> [Finding]
@@ -224,6 +235,38 @@ exportsListed code = case dropWhile (/= "module") code of
 importOf :: [String] -> Maybe String
 importOf ("import" : rest) = find (\word -> word `notElem` ["qualified", "safe"] && not ("\"" `isPrefixOf` word)) rest
 importOf _ = Nothing
+
+-- | The type signatures of functions and of fields. A signature goes on in the lines that are indented more than its
+-- first one. Those of foreign functions are left out.
+signaturesOf :: [String] -> [(Int, String, Int)]
+signaturesOf code =
+  [ (number, unwords names, arrows (unlines (kind : takeWhile deeper rest)))
+    | (number, before, line : rest) <- zip3 [1 ..] ("" : code) (tails code),
+      let (front, behind) = breakOnColons line
+          names = tokens front
+          deeper other = all isSpace other || indentation other > indentation line,
+      Just kind <- [behind],
+      not (null names) && all isNames names,
+      take 1 (tokens before) /= ["foreign"]
+  ]
+  where
+    isNames word = word == "," || all (\c -> isAlphaNum c || c `elem` "_'") word
+    indentation = length . takeWhile isSpace
+    breakOnColons text = case text of
+      ':' : ':' : rest -> ("", Just rest)
+      c : rest -> let (front, behind) = breakOnColons rest in (c : front, behind)
+      "" -> ("", Nothing)
+
+-- | The arrows of a type that are not in parentheses.
+arrows :: String -> Int
+arrows = go (0 :: Int)
+  where
+    go 0 ('-' : '>' : rest) = 1 + go 0 rest
+    go depth (c : rest)
+      | c `elem` "([{" = go (depth + 1) rest
+      | c `elem` ")]}" = go (depth - 1) rest
+      | otherwise = go depth rest
+    go _ "" = 0
 
 tokens :: String -> [String]
 tokens text = case dropWhile isSpace text of

@@ -131,7 +131,7 @@ instance Show Directory where
 -- | 'Weft.File.openDirectory'.
 openDirectory :: (MonadIO m, MonadMask m) => ThreadOps m -> FilePath -> m Directory
 openDirectory threads path = mask_ $ do
-  fd <- openFd threads loc here (Spelled path) flags 0 0
+  fd <- openFd threads loc here (Spelled path) (How flags 0 0)
   liftIO . (`E.onException` closing fd) $ do
     status <- looked False loc path fd
     local <- isLocal fd
@@ -219,7 +219,7 @@ here = Start (Fd (#{const AT_FDCWD})) Nothing (pure (pure ()))
 
 openBelow :: (MonadIO m, MonadMask m) => ThreadOps m -> String -> Start -> OpenMode -> Name -> m File
 openBelow threads loc start@(Start _ local _) mode name = mask_ $ do
-  fd <- openFd threads loc start name (flagsOf mode) permissions resolve
+  fd <- openFd threads loc start name (How (flagsOf mode) permissions resolve)
   liftIO $ do
     status <- looked (isJust local) loc (spelled name) fd `E.onException` closing fd
     newFile (spelled name) (kindOf (openDirect mode) status) status (light status) fd
@@ -266,18 +266,25 @@ flagsOf mode =
     creating (CreateIfMissing _) = #{const O_CREAT}
     creating (CreateNew _) = #{const O_CREAT} .|. #{const O_EXCL}
 
+-- | A @struct open_how@.
+data How = How
+  { howFlags :: !Word64,
+    howPermissions :: !Word64,
+    howResolve :: !Word64
+  }
+
 -- | openat2(2). With exceptions masked; a descriptor for which its caller did not
 -- wait is closed.
-openFd :: MonadIO m => ThreadOps m -> String -> Start -> Name -> Word64 -> Word64 -> Word64 -> m Fd
-openFd threads loc (Start dir _ held) name flags permissions resolve = do
-  (memory, text) <- liftIO (howAndPath loc name flags permissions resolve)
+openFd :: MonadIO m => ThreadOps m -> String -> Start -> Name -> How -> m Fd
+openFd threads loc (Start dir _ held) name how = do
+  (memory, text) <- liftIO (howAndPath loc name how)
   let op = opOpen dir text (unsafeForeignPtrToPtr memory)
       policy =
         RequestPolicy
           { policyTry = True,
             policyDirect = False,
             -- Without O_NONBLOCK a call may wait for ever.
-            policyBlock = flags .&. #{const O_NONBLOCK} /= 0,
+            policyBlock = howFlags how .&. #{const O_NONBLOCK} /= 0,
             policyOnInterrupt = Nothing,
             policyOnWait = \_ -> pure (pure ()),
             policyOnDone = touchForeignPtr memory,
@@ -292,16 +299,16 @@ openFd threads loc (Start dir _ held) name flags permissions resolve = do
   Fd . fromIntegral <$> liftIO (check loc (spelled name) r)
 {-# INLINE openFd #-}
 
--- | A @struct open_how@, and the path behind it.
-howAndPath :: String -> Name -> Word64 -> Word64 -> Word64 -> IO (ForeignPtr Word64, Ptr ())
-howAndPath loc name flags permissions resolve
+-- | The structure, and the path behind it.
+howAndPath :: String -> Name -> How -> IO (ForeignPtr Word64, Ptr ())
+howAndPath loc name how
   | hasZero name = ioError (fileError loc (spelled name) (negate (let Errno e = eINVAL in e)))
   | otherwise = withBytesOf name $ \(from, size) -> do
     memory <- mallocForeignPtrBytes (24 + size + 1)
     let p = unsafeForeignPtrToPtr memory
-    pokeByteOff p 0 (flags .|. #{const O_CLOEXEC})
-    pokeByteOff p 8 permissions
-    pokeByteOff p 16 resolve
+    pokeByteOff p 0 (howFlags how .|. #{const O_CLOEXEC})
+    pokeByteOff p 8 (howPermissions how)
+    pokeByteOff p 16 (howResolve how)
     copyBytes (p `plusPtr` 24) from size
     pokeByteOff p (24 + size) (0 :: Word8)
     touchForeignPtr memory

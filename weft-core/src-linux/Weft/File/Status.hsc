@@ -36,7 +36,8 @@ import Weft.File.Types
 
 -- | 'Weft.File.statFile'.
 statFile :: MonadIO m => ThreadOps m -> File -> m FileStatus
-statFile threads file = threadsWithFile threads loc file $ \fd -> statx threads (fileLight file) (hold loc file) loc (filePath file) fd (outAndName B.empty) (#{const AT_EMPTY_PATH})
+statFile threads file = threadsWithFile threads loc file $ \fd ->
+  statx threads loc (Subject (filePath file) fd (#{const AT_EMPTY_PATH}) (fileLight file) (hold loc file)) (outAndName B.empty)
   where
     loc = "Weft.File.statFile"
 {-# INLINE statFile #-}
@@ -47,35 +48,49 @@ openedStatus = fileOpened
 
 -- | 'Weft.File.statPath'.
 statPath :: MonadIO m => ThreadOps m -> FilePath -> m FileStatus
-statPath threads path = statx threads False (pure (pure ())) "Weft.File.statPath" path (Fd (#{const AT_FDCWD})) (outAndPath path) 0
+statPath threads path = statx threads "Weft.File.statPath" (Subject path (Fd (#{const AT_FDCWD})) 0 False (pure (pure ()))) (outAndPath path)
 {-# INLINE statPath #-}
 
 -- | 'Weft.File.statEntry'.
 statEntry :: MonadIO m => ThreadOps m -> File -> ByteString -> m FileStatus
-statEntry threads folder name = threadsWithFile threads loc folder $ \fd -> statx threads False (hold loc folder) loc (filePath folder) fd (outAndName name) (#{const AT_SYMLINK_NOFOLLOW})
+statEntry threads folder name = threadsWithFile threads loc folder $ \fd ->
+  statx threads loc (Subject (filePath folder) fd (#{const AT_SYMLINK_NOFOLLOW}) False (hold loc folder)) (outAndName name)
   where
     loc = "Weft.File.statEntry"
 {-# INLINE statEntry #-}
 
--- | The 'Bool' says whether the answer does not have to come from a server.
-statx :: MonadIO m => ThreadOps m -> Bool -> IO (IO ()) -> String -> FilePath -> Fd -> IO (ForeignPtr Word64) -> Word32 -> m FileStatus
-statx threads local held loc shown dir path flags = do
+-- | What a status is asked of.
+data Subject = Subject
+  { -- | For errors.
+    subjectShown :: FilePath,
+    -- | The file, or the directory that has it.
+    subjectFd :: !Fd,
+    subjectFlags :: !Word32,
+    -- | Whether the answer does not have to come from a server.
+    subjectLocal :: !Bool,
+    -- | 'policyAcquire'.
+    subjectHold :: IO (IO ())
+  }
+
+-- | statx(2), given what makes the room for the answer, with the path behind it.
+statx :: MonadIO m => ThreadOps m -> String -> Subject -> IO (ForeignPtr Word64) -> m FileStatus
+statx threads loc subject path = do
   memory <- liftIO path
   let out = unsafeForeignPtrToPtr memory
-      op = opStat dir (out `plusPtr` statusSpace) flags (#{const STATX_BASIC_STATS}) out
+      op = opStat (subjectFd subject) (out `plusPtr` statusSpace) (subjectFlags subject) (#{const STATX_BASIC_STATS}) out
       policy =
         RequestPolicy
-          { policyTry = local,
+          { policyTry = subjectLocal subject,
             policyDirect = False,
             policyBlock = True,
             policyOnInterrupt = Nothing,
             policyOnWait = \_ -> pure (pure ()),
             policyOnDone = touchForeignPtr memory,
-            policyAcquire = held,
+            policyAcquire = subjectHold subject,
             policyDispose = const (pure ())
           }
   r <- threadsRequest threads policy op
-  liftIO (check loc shown r >> readStatus out <* touchForeignPtr memory)
+  liftIO (check loc (subjectShown subject) r >> readStatus out <* touchForeignPtr memory)
 {-# INLINE statx #-}
 
 -- | Room for the answer, and the path behind it.

@@ -144,7 +144,7 @@ writeAt threads file off bytes = do
 -- | 'Weft.File.writeManyAt'. The strings are kept by the requests.
 writeManyAt :: MonadIO m => ThreadOps m -> File -> Offset -> [ByteString] -> m ()
 writeManyAt threads file off strings =
-  () <$ writeParts loc keeping threads file off [(unsafeForeignPtrToPtr m `plusPtr` o, Count n) | (m, o, n) <- parts]
+  () <$ writeParts (Vectored loc opWriteParts keeping) threads file off [(unsafeForeignPtrToPtr m `plusPtr` o, Count n) | (m, o, n) <- parts]
   where
     loc = "Weft.File.writeManyAt"
     parts = map B.toForeignPtr strings
@@ -180,30 +180,39 @@ writeBufAt threads file off p (Count count) = do
 
 -- | 'Weft.File.readBufsAt'.
 readBufsAt :: MonadIO m => ThreadOps m -> File -> Offset -> [(Ptr Word8, Count)] -> m Count
-readBufsAt threads file = vectored loc opReadParts (lent loc file) threads file
+readBufsAt threads file = vectored (Vectored loc opReadParts (lent loc file)) threads file
   where
     loc = "Weft.File.readBufsAt"
 {-# INLINE readBufsAt #-}
 
 -- | 'Weft.File.writeBufsAt'.
 writeBufsAt :: MonadIO m => ThreadOps m -> File -> Offset -> [(Ptr Word8, Count)] -> m Count
-writeBufsAt threads file = writeParts loc (lent loc file) threads file
+writeBufsAt threads file = writeParts (Vectored loc opWriteParts (lent loc file)) threads file
   where
     loc = "Weft.File.writeBufsAt"
 {-# INLINE writeBufsAt #-}
 
+-- | A request for several parts of memory.
+data Vectored = Vectored
+  { -- | For errors.
+    vectoredName :: String,
+    -- | The operation on a vector of that many parts.
+    vectoredMake :: Fd -> Int64 -> Ptr () -> Int -> Op,
+    -- | The policy, which gets an action that keeps the vector alive.
+    vectoredPolicy :: IO () -> RequestPolicy
+  }
+
 -- | Write all parts, or throw.
-writeParts :: MonadIO m => String -> (IO () -> RequestPolicy) -> ThreadOps m -> File -> Offset -> [(Ptr Word8, Count)] -> m Count
-writeParts loc policy threads file off parts = do
-  written <- vectored loc opWriteParts policy threads file off parts
-  unless (written == sum (map snd parts)) (liftIO (ioError (tookNoMore loc)))
+writeParts :: MonadIO m => Vectored -> ThreadOps m -> File -> Offset -> [(Ptr Word8, Count)] -> m Count
+writeParts request threads file off parts = do
+  written <- vectored request threads file off parts
+  unless (written == sum (map snd parts)) (liftIO (ioError (tookNoMore (vectoredName request))))
   pure written
 {-# INLINE writeParts #-}
 
--- | Repeat requests for the rest until all is done, or one transfers nothing. The policy
--- gets an action that keeps the vector of the parts alive.
-vectored :: MonadIO m => String -> (Fd -> Int64 -> Ptr () -> Int -> Op) -> (IO () -> RequestPolicy) -> ThreadOps m -> File -> Offset -> [(Ptr Word8, Count)] -> m Count
-vectored loc make policy threads file start given = do
+-- | Repeat requests for the rest until all is done, or one transfers nothing.
+vectored :: MonadIO m => Vectored -> ThreadOps m -> File -> Offset -> [(Ptr Word8, Count)] -> m Count
+vectored Vectored {vectoredName = loc, vectoredMake = make, vectoredPolicy = policy} threads file start given = do
   liftIO (mapM_ (validate loc file start . countBytes) (0 : map snd given))
   threadsWithFile threads loc file $ \fd -> go fd start (filter ((> 0) . snd) given) 0
   where

@@ -17,7 +17,7 @@ import Control.Monad (forM_, unless, void, when)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Unsafe as B
-import Network.Wai (Application, Request)
+import Network.Wai (Application)
 import Weft.Core.Time (Instant (..))
 import Weft.Http.Body
 import Weft.Http.Gather
@@ -162,14 +162,12 @@ answer loop@(Loop client app _) h !rest = do
   when (limit > 0 && n >= limit) (pokeWord cells cellFinal 1)
   case headFraming h of
     NoBody -> do
-      let !request = requestOf client h noBody
-      runApplication client n app h Nothing rest request
+      runApplication app (Exchange client n h Nothing rest (requestOf client h noBody))
       state <- responseState client
       if state == responseKeep then next loop rest else end client (B.null rest && saidLast) state
     framing -> do
       body <- newBody client (isSet flagExpect (headFlags h)) framing (headEnd h + B.length rest >= receiveSize) rest
-      let !request = requestOf client h (readBody body)
-      runApplication client n app h (Just body) B.empty request
+      runApplication app (Exchange client n h (Just body) B.empty (requestOf client h (readBody body)))
       state <- responseState client
       if state == responseKeep
         then do
@@ -184,12 +182,12 @@ answer loop@(Loop client app _) h !rest = do
 noBody :: IO ByteString
 noBody = pure B.empty
 
--- | Run the application for the request of that number. If it returns or throws before it has responded, the client
--- gets a response to an exception.
-runApplication :: Client -> Int -> Application -> Head -> Maybe Body -> ByteString -> Request -> IO ()
-runApplication client n app h body rest request = interruptible ((app request answered >> responded) `catch` failed)
+-- | Run the application for a request. If it returns or throws before it has responded, the client gets a response to
+-- an exception.
+runApplication :: Application -> Exchange -> IO ()
+runApplication app exchange@(Exchange client n h _ _ request) = interruptible ((app request answered >> responded) `catch` failed)
   where
-    answered = respond client n h body rest request
+    answered = respond exchange
     {-# NOINLINE answered #-}
     settings = sharedSettings (clientShared client)
     responded = do

@@ -8,7 +8,8 @@
 -- The application's thread responds. After an exception, 'responseState' tells whether part of the response
 -- has been sent to the client.
 module Weft.Http.Respond
-  ( respond,
+  ( Exchange (..),
+    respond,
   )
 where
 
@@ -37,20 +38,31 @@ import Weft.Http.Types
 import Weft.Http.Writer
 import Weft.Transport
 
--- | Send a response. Arguments: the connection, the request's number and head, its body if it has one, the bytes
--- received after the head, and the request. Throws 'ResponseTwice' if there is a response already.
-respond :: Client -> Int -> Head -> Maybe Body -> ByteString -> Request -> Response -> IO ResponseReceived
-respond client number h body rest request response = do
-  first <- isUnclaimed client number
+-- | A request that is to be answered, and its connection (RFC 9110, 3.4).
+data Exchange = Exchange
+  { exchangeClient :: !Client,
+    -- | The number of the request on its connection.
+    exchangeNumber :: !Int,
+    exchangeHead :: !Head,
+    exchangeBody :: !(Maybe Body),
+    -- | The bytes that were received after the head, if there is no body.
+    exchangeRest :: !ByteString,
+    exchangeRequest :: !Request
+  }
+
+-- | Send a response. Throws 'ResponseTwice' if there is a response already.
+respond :: Exchange -> Response -> IO ResponseReceived
+respond exchange@Exchange {exchangeClient = client} response = do
+  first <- isUnclaimed client (exchangeNumber exchange)
   unless first (throwIO ResponseTwice)
   case response of
-    ResponseBuilder status fields builder -> respondBuilder client number h body status fields builder
-    ResponseStream status fields stream -> respondStream client number h body status fields stream
-    ResponseFile status fields path part -> respondFile client number h body request status fields path part
-    ResponseRaw talk _ -> respondRaw client number body rest talk
+    ResponseBuilder status fields builder -> respondBuilder exchange status fields builder
+    ResponseStream status fields stream -> respondStream exchange status fields stream
+    ResponseFile status fields path part -> respondFile exchange status fields path part
+    ResponseRaw talk _ -> respondRaw exchange talk
   case settingsLogger (sharedSettings (clientShared client)) of
     Nothing -> pure ResponseReceived
-    Just logger -> ResponseReceived <$ logger request (statusOf response) (sizeOf response)
+    Just logger -> ResponseReceived <$ logger (exchangeRequest exchange) (statusOf response) (sizeOf response)
   where
     statusOf r = case r of
       ResponseBuilder s _ _ -> s
@@ -64,8 +76,8 @@ respond client number h body rest request response = do
 -- Connections ----------------------------------------------------------------------------
 
 -- | Whether the connection continues after this response, as far as is known before it is sent.
-persists :: Client -> Head -> Maybe Body -> Int -> IO Bool
-persists client h body bits
+persists :: Exchange -> Int -> IO Bool
+persists Exchange {exchangeClient = client, exchangeHead = h, exchangeBody = body} bits
   | hasBit bitClose bits || isSet flagClose flags = pure False
   | isSet flagOld flags && not (isSet flagKeepAlive flags) = pure False
   | otherwise = do
@@ -103,27 +115,27 @@ mayDeclareLength status = statusCode status >= 200 && statusCode status /= 204
 
 -- Builders -------------------------------------------------------------------------------
 
-respondBuilder :: Client -> Int -> Head -> Maybe Body -> Status -> ResponseHeaders -> Builder -> IO ()
-respondBuilder client number h body status given whole
+respondBuilder :: Exchange -> Status -> ResponseHeaders -> Builder -> IO ()
+respondBuilder exchange@Exchange {exchangeClient = client, exchangeHead = h} status given whole
   | statusCode status == 205 = respondWith (filter ((/= hContentLength) . fst) given) mempty
   | otherwise = respondWith given whole
   where
     respondWith fields builder = do
       let !none = bodiless h status
       Rendered buffer headTo len bits <- renderHead (clientShared client) status fields (not none || mayDeclareLength status)
-      keep <- persists client h body bits
+      keep <- persists exchange bits
       if not none && len < 0
-        then undeclared client number h keep buffer headTo bits builder
+        then undeclared exchange keep buffer headTo bits builder
         else do
           from <- putConnection buffer headTo bits (endingFor h keep) >>= endHead buffer
           if none
-            then sendBuffer client number buffer 0 from
+            then sendBuffer exchange buffer 0 from
             else do
               (n, next) <- runBody builder (bufferStart buffer `plusPtr` from) (bufferSize buffer - tailRoom - from)
               case next of
-                Done | n == len -> sendBuffer client number buffer 0 (from + n)
-                Chunk bytes more | n == 0 && B.length bytes == len && len <= sliceSize -> sendString client number buffer from bytes more
-                _ -> continued client number buffer (Exactly len) from from n next
+                Done | n == len -> sendBuffer exchange buffer 0 (from + n)
+                Chunk bytes more | n == 0 && B.length bytes == len && len <= sliceSize -> sendString exchange buffer from bytes more
+                _ -> startWriter exchange (Exactly len) buffer from from (from + n) >>= continued next
           complete client keep
 
 -- | Write the empty line; returns the offset of its end.
@@ -132,8 +144,8 @@ endHead buffer at = (at + 2) <$ putCrlf (bufferStart buffer `plusPtr` at)
 {-# INLINE endHead #-}
 
 -- | Respond with a body of undeclared length. The head's fields end at the first offset.
-undeclared :: Client -> Int -> Head -> Bool -> Buffer -> Int -> Int -> Builder -> IO ()
-undeclared client number h keep buffer headTo bits builder = do
+undeclared :: Exchange -> Bool -> Buffer -> Int -> Int -> Builder -> IO ()
+undeclared exchange@Exchange {exchangeClient = client, exchangeHead = h} keep buffer headTo bits builder = do
   let p = bufferStart buffer
       from = headTo + connectionRoom + codingRoom
   (n, next) <- runBody builder (p `plusPtr` from) (bufferSize buffer - tailRoom - from)
@@ -141,19 +153,19 @@ undeclared client number h keep buffer headTo bits builder = do
     Done -> do
       at <- putConnection buffer headTo bits (endingFor h keep)
       begin <- lengthBefore p at from n
-      sendBuffer client number buffer begin (from + n - begin)
+      sendBuffer exchange buffer begin (from + n - begin)
       complete client keep
     _
       | isSet flagOld (headFlags h) -> do
         -- The connection ends after the body, so the head must say close.
         to <- putConnection buffer headTo bits SayClose >>= endHead buffer
         moveBytes (p `plusPtr` to) (p `plusPtr` from) n
-        continued client number buffer UntilClose to to n next
+        startWriter exchange UntilClose buffer to to (to + n) >>= continued next
         complete client False
       | otherwise -> do
         at <- putConnection buffer headTo bits (endingFor h keep)
         _ <- putBytes (p `plusPtr` at) codingLine
-        continued client number buffer InChunks (at + B.length codingLine) from n next
+        startWriter exchange InChunks buffer (at + B.length codingLine) from (from + n) >>= continued next
         complete client keep
 {-# NOINLINE undeclared #-}
 
@@ -185,8 +197,8 @@ lengthBefore p headTo from n = do
   pure (at - headTo)
 
 -- | Send a whole response from a buffer, starting at an offset, and release the buffer.
-sendBuffer :: Client -> Int -> Buffer -> Int -> Int -> IO ()
-sendBuffer client number buffer from n = do
+sendBuffer :: Exchange -> Buffer -> Int -> Int -> IO ()
+sendBuffer Exchange {exchangeClient = client, exchangeNumber = number} buffer from n = do
   claimResponse client number
   sendLast client (connSend (clientConnection client) noDeadline (bufferStart buffer `plusPtr` from) n)
   touchBuffer buffer
@@ -195,8 +207,8 @@ sendBuffer client number buffer from n = do
 
 -- | The whole body is a string that should not be copied. If nothing follows it, it is sent together with the head in
 -- one call, without a writer.
-sendString :: Client -> Int -> Buffer -> Int -> ByteString -> BufferWriter -> IO ()
-sendString client number buffer from bytes more = do
+sendString :: Exchange -> Buffer -> Int -> ByteString -> BufferWriter -> IO ()
+sendString exchange@Exchange {exchangeClient = client, exchangeNumber = number} buffer from bytes more = do
   (n, next) <- more (bufferStart buffer `plusPtr` from) (bufferSize buffer - tailRoom - from)
   case next of
     Done | n == 0 -> do
@@ -205,15 +217,19 @@ sendString client number buffer from bytes more = do
       putSentBuffer (clientConnection client) buffer
     _
       | n > 0 -> throwIO (LengthMismatch (B.length bytes) (B.length bytes + n))
-      | otherwise -> continued client number buffer (Exactly (B.length bytes)) from from 0 (Chunk bytes (\_ _ -> pure (0, next)))
+      | otherwise -> startWriter exchange (Exactly (B.length bytes)) buffer from from from >>= continued (Chunk bytes (\_ _ -> pure (0, next)))
 {-# NOINLINE sendString #-}
 
--- | The body is longer than the buffer: continue with a writer, which takes over the buffer. The numbers are the end of
--- the head, and the beginning and length of the data written so far.
-continued :: Client -> Int -> Buffer -> BodyFraming -> Int -> Int -> Int -> Next -> IO ()
-continued client number buffer framing headTo from n after = do
-  w <- newWriter client number framing
-  adopt w buffer headTo from (from + n)
+-- | A writer of the body, which takes over the buffer that begins with the head: the end of the head, the beginning and
+-- the end of the data written so far.
+startWriter :: Exchange -> BodyFraming -> Buffer -> Int -> Int -> Int -> IO Writer
+startWriter exchange framing buffer headTo from to = do
+  w <- newWriter (exchangeClient exchange) (exchangeNumber exchange) framing
+  w <$ adopt w buffer headTo from to
+
+-- | The body is longer than the buffer: continue with a writer.
+continued :: Next -> Writer -> IO ()
+continued after w =
   case after of
     Done -> finishWriter w
     More least more -> writeLast w (needing least more)
@@ -227,9 +243,9 @@ continued client number buffer framing headTo from n after = do
 
 -- Streams --------------------------------------------------------------------------------
 
-respondStream :: Client -> Int -> Head -> Maybe Body -> Status -> ResponseHeaders -> StreamingBody -> IO ()
-respondStream client number h body status fields stream
-  | empty h status = respondBuilder client number h body status fields mempty
+respondStream :: Exchange -> Status -> ResponseHeaders -> StreamingBody -> IO ()
+respondStream exchange@Exchange {exchangeClient = client, exchangeHead = h} status fields stream
+  | empty h status = respondBuilder exchange status fields mempty
   | otherwise = do
     Rendered buffer headTo len bits <- renderHead (clientShared client) status fields True
     let old = isSet flagOld (headFlags h)
@@ -237,38 +253,37 @@ respondStream client number h body status fields stream
           | len >= 0 = Exactly len
           | old = UntilClose
           | otherwise = InChunks
-    keep <- (&& not (old && len < 0)) <$> persists client h Nothing bits
+    keep <- (&& not (old && len < 0)) <$> persists exchange {exchangeBody = Nothing} bits
     at <- putConnection buffer headTo bits (endingFor h keep)
-    w <- newWriter client number framing
-    case framing of
+    w <- case framing of
       InChunks -> do
         _ <- putBytes (bufferStart buffer `plusPtr` at) codingLine
         let end = at + B.length codingLine
-        adopt w buffer end (end + sizeGap) (end + sizeGap)
-      _ -> endHead buffer at >>= \end -> adopt w buffer end end end
+        startWriter exchange framing buffer end (end + sizeGap) (end + sizeGap)
+      _ -> endHead buffer at >>= \end -> startWriter exchange framing buffer end end end
     (stream (writeBuilder w) (flushWriter w) >> finishWriter w) `onException` closeWriter w
     complete client keep
 
 -- Files ----------------------------------------------------------------------------------
 
-respondFile :: Client -> Int -> Head -> Maybe Body -> Request -> Status -> ResponseHeaders -> FilePath -> Maybe FilePart -> IO ()
-respondFile client number h body request status fields path part = do
+respondFile :: Exchange -> Status -> ResponseHeaders -> FilePath -> Maybe FilePart -> IO ()
+respondFile exchange@Exchange {exchangeClient = client, exchangeHead = h} status fields path part = do
   open <- readIORef (clientFile client)
   case open of
     OpenFile held fd | held == path, Just range <- part, validPart range -> sendPart fd status fields range
-    _ -> withFileFor request status fields path part fromAnswer
+    _ -> withFileFor (exchangeRequest exchange) status fields path part fromAnswer
   where
     fromAnswer (FileAnswer status' fields' fd range) = sendPart fd status' fields' range
-    fromAnswer (OtherAnswer status' fields' text) = respondBuilder client number h body status' fields' text
+    fromAnswer (OtherAnswer status' fields' text) = respondBuilder exchange status' fields' text
     sendPart fd status' given range@(FilePart offset count _) = do
       let fields' = rangeFields given range
       if empty h status'
-        then respondBuilder client number h body status' fields' mempty
+        then respondBuilder exchange status' fields' mempty
         else do
           Rendered buffer headTo _ bits <- renderHead (clientShared client) status' fields' True
-          keep <- persists client h body bits
+          keep <- persists exchange bits
           n <- putConnection buffer headTo bits (endingFor h keep) >>= endHead buffer
-          claimResponse client number
+          claimResponse client (exchangeNumber exchange)
           sendFileSlices client path (bufferMemory buffer) n (FileRange fd (fromInteger offset) (fromInteger count))
           putSentBuffer (clientConnection client) buffer
           complete client keep
@@ -277,11 +292,11 @@ respondFile client number h body request status fields path part = do
 
 -- | The application takes over the connection, which ends with it. It first receives the bytes that were received after
 -- the head: those of the body that it has not read, or else the string.
-respondRaw :: Client -> Int -> Maybe Body -> ByteString -> (IO ByteString -> (ByteString -> IO ()) -> IO ()) -> IO ()
-respondRaw client number body rest talk = do
-  claimResponse client number
-  first <- newIORef rest
-  let received = maybe (readIORef first <* writeIORef first B.empty) takeReceived body
+respondRaw :: Exchange -> (IO ByteString -> (ByteString -> IO ()) -> IO ()) -> IO ()
+respondRaw exchange@Exchange {exchangeClient = client} talk = do
+  claimResponse client (exchangeNumber exchange)
+  first <- newIORef (exchangeRest exchange)
+  let received = maybe (readIORef first <* writeIORef first B.empty) takeReceived (exchangeBody exchange)
       receive = do
         bytes <- received
         if B.null bytes

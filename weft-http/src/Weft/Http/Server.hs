@@ -122,10 +122,11 @@ withServerWith options settings app act = do
   admission <- newAdmission
   tables <- forM [1 .. caps] (const newTable)
   shared <- sharedFor options settings draining admission
-  let handler plain peer = do
+  let service = Service shared options admission tables app
+      handler plain peer = do
         (cap, _) <- threadCapability =<< myThreadId
         case drop (cap `mod` caps) tables of
-          table : _ -> serveConnection shared options admission tables table app plain peer
+          table : _ -> serveConnection service table plain peer
           [] -> pure ()
   listening (base ended) tables handler $ \sockets -> do
     let server = Server sockets tables draining ended
@@ -284,25 +285,35 @@ drainServer server patience = do
 
 -- Connections ----------------------------------------------------------------------------
 
+-- | What a server's connections are served with.
+data Service = Service
+  { serviceShared :: !Shared,
+    serviceOptions :: !Options,
+    serviceAdmission :: !Admission,
+    -- | The tables of all capabilities.
+    serviceTables :: ![Table],
+    serviceApplication :: !Application
+  }
+
 -- | Serve a connection on the calling thread until it ends, and close it. Refuses it if there are too many connections.
 --
 -- This and the functions below are not inlined into each other: a closure would hold each field of the records that it
 -- uses, and a connection makes several.
-serveConnection :: Shared -> Options -> Admission -> [Table] -> Table -> Application -> Connection -> SockAddr -> IO ()
-serveConnection shared options admission tables table app plain peer0 = mask $ \restore -> do
-  room <- admit (sharedLimits shared) admission tables
+serveConnection :: Service -> Table -> Connection -> SockAddr -> IO ()
+serveConnection service table plain peer0 = mask $ \restore -> do
+  room <- admit (sharedLimits (serviceShared service)) (serviceAdmission service) (serviceTables service)
   if room
-    then serveAdmitted shared options admission table app plain peer0 restore
-    else optionOnRefused options peer0 TooManyConnections >> connClose plain
+    then serveAdmitted service table plain peer0 restore
+    else optionOnRefused (serviceOptions service) peer0 TooManyConnections >> connClose plain
 {-# NOINLINE serveConnection #-}
 
 -- | Runs masked; the function argument restores the masking state.
-serveAdmitted :: Shared -> Options -> Admission -> Table -> Application -> Connection -> SockAddr -> (IO () -> IO ()) -> IO ()
-serveAdmitted shared options admission table app plain peer0 restore = do
+serveAdmitted :: Service -> Table -> Connection -> SockAddr -> (IO () -> IO ()) -> IO ()
+serveAdmitted service@Service {serviceShared = shared} table plain peer0 restore = do
   self <- myThreadId
   cells <- newWordArray cellCount
   -- Until it runs, all of this time counts as left ('shareOfTimeLeft').
-  deadline <- newDecidingIdleTimer (limitHeadTime (sharedLimits shared)) (timeOver shared options plain peer0 self cells)
+  deadline <- newDecidingIdleTimer (limitHeadTime (sharedLimits shared)) (timeOver service plain peer0 self cells)
   file <- newIORef NoFile
   http2 <- newIORef Nothing
   release <- newIORef (pure ())
@@ -312,7 +323,7 @@ serveAdmitted shared options admission table app plain peer0 restore = do
   -- The clean-up is kept here and not on the stack, where it would take forty words. GHC walks the stack each time
   -- the thread waits, and its first chunk has 1 KiB. For the same reason a single handler does all of the clean-up.
   atEnd <- newIORef (finish table client number release)
-  result <- try (restore (receiveFirst options admission app client release))
+  result <- try (restore (receiveFirst service client release))
   readIORef atEnd >>= \act -> act result
 {-# NOINLINE serveAdmitted #-}
 
@@ -337,8 +348,8 @@ finish table client number release result = do
 
 -- | What to do when a connection's time is over. Runs in the dispatcher. Refusals are reported before the connection is
 -- closed, since a test or a program that counts them may wait for the close.
-timeOver :: Shared -> Options -> Connection -> SockAddr -> ThreadId -> WordArray -> Duration -> IO WhenDue
-timeOver shared options plain peer0 self cells late = do
+timeOver :: Service -> Connection -> SockAddr -> ThreadId -> WordArray -> Duration -> IO WhenDue
+timeOver Service {serviceShared = shared, serviceOptions = options} plain peer0 self cells late = do
   phase <- peekWord cells cellPhase
   unfinished <- (+) <$> peekWord cells cellHandshake <*> peekWord cells cellBegun
   case () of
@@ -362,8 +373,8 @@ timeOver shared options plain peer0 self cells late = do
 
 -- | Receive the PROXY header if there may be one, admit the client, and speak with it. Stores the clean-up in the
 -- reference, which the caller reads.
-receiveFirst :: Options -> Admission -> Application -> Client -> IORef (IO ()) -> IO ()
-receiveFirst options admission app client release = do
+receiveFirst :: Service -> Client -> IORef (IO ()) -> IO ()
+receiveFirst Service {serviceOptions = options, serviceAdmission = admission, serviceApplication = app} client release = do
   awaitHead client
   found <- maybe (pure Nothing) (\mode -> readProxyHeader mode (connReceive (clientBelow client) noDeadline receiveSize)) announcing
   case found of

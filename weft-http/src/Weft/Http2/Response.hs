@@ -12,7 +12,9 @@ module Weft.Http2.Response
     allSent,
 
     -- * In parts
-    newAnswerTo,
+    Reply,
+    newReply,
+    untrailed,
     headFieldsOf,
     handOver,
     roomFor,
@@ -86,19 +88,27 @@ firstPiece = 8192
 -- another response can be given.
 sendResponse :: Http2 -> Stream -> Extras -> Request -> Response -> IO ()
 sendResponse h s extras request response = do
-  answer <- newAnswerTo h s request response
   trailing <- newTrailing extras
-  respondWith h s request answer trailing response
+  reply <- newReply h s trailing request response
+  respondWith reply request response
 
--- | The answer for a response, which is reported when it was sent. Throws 'ResponseTwice' if there is one already.
-newAnswerTo :: Http2 -> Stream -> Request -> Response -> IO Answer
-newAnswerTo h s request response = do
+-- | A response that is given to a stream.
+data Reply = Reply
+  { replyHttp2 :: !Http2,
+    replyStream :: !Stream,
+    replyAnswer :: !Answer,
+    replyTrailing :: !Trailing
+  }
+
+-- | The reply for a response, which is reported when it was sent. Throws 'ResponseTwice' if there is one already.
+newReply :: Http2 -> Stream -> Trailing -> Request -> Response -> IO Reply
+newReply h s trailing request response = do
   begun <- isClaimed s
   when begun (throwIO ResponseTwice)
   -- The application has been interrupted; it may have handled the exception.
   cancelled <- isCancelled (streamRun s)
   when cancelled (throwIO StreamCancelled)
-  newAnswer reported
+  (\answer -> Reply h s answer trailing) <$> newAnswer reported
   where
     reported = http2OnResponse (http2Settings h) request (responseStatus response) (partSize response) `catch` told
     told e = http2OnException (http2Settings h) (Just request) e `catch` \e' -> const (pure ()) (e' :: SomeException)
@@ -106,8 +116,8 @@ newAnswerTo h s request response = do
       ResponseFile _ _ _ part -> filePartByteCount <$> part
       _ -> Nothing
 
-respondWith :: Http2 -> Stream -> Request -> Answer -> Trailing -> Response -> IO ()
-respondWith h s request answer trailing response = case response of
+respondWith :: Reply -> Request -> Response -> IO ()
+respondWith reply@Reply {replyHttp2 = h, replyStream = s} request response = case response of
   ResponseBuilder status fields builder -> sendBuilder status fields builder
   ResponseFile status fields path part -> sendFile status fields path part
   ResponseStream status fields stream
@@ -118,15 +128,15 @@ respondWith h s request answer trailing response = case response of
       pending <- newIORef (Pending (Just hd) [] 0)
       state <- newWordArray 1
       -- The head goes with the first flush: after an exception before it, another response can be sent.
-      let flushing = flush h s answer trailing declared pending
+      let flushing = flush reply declared pending
           write = writing "Weft.Http2" state 0
       (sending h (stream (write . collect pending (flushing False)) (write (flushing False))) >> finishing "Weft.Http2" state 0 (flushing True))
         `onException` closeBody state 0
-      ended s answer
-  ResponseRaw _ other -> respondWith h s request answer trailing other
+      ended reply
+  ResponseRaw _ other -> respondWith reply request other
   where
     bodiless status = requestMethod request == methodHead || status == noContent204 || status == resetContent205 || status == notModified304
-    whole hd bytes = part' h s answer trailing (Just hd) bytes True
+    whole hd bytes = handOver reply (Just hd) bytes True
     sendBuilder status fields builder
       | bodiless status = headFieldsOf h status fields >>= \hd -> whole hd []
       | otherwise = do
@@ -138,14 +148,14 @@ respondWith h s request answer trailing response = case response of
             next <- more
             hd <- headFieldsOf h status fields
             sendPiece declared (Just hd) bytes next
-            unless (isLast next && B.length bytes <= smallBody) (ended s answer)
+            unless (isLast next && B.length bytes <= smallBody) (ended reply)
     -- The body may be lazy: whether it goes on is known before a piece is handed over.
     sendPiece declared hd bytes next = do
       account declared (isLast next) (B.length bytes)
-      part' h s answer trailing hd [bytes] (isLast next)
+      handOver reply hd [bytes] (isLast next)
       case next of
         NoPiece -> pure ()
-        Piece bytes' more -> roomFor h s answer >> more >>= sendPiece declared Nothing bytes'
+        Piece bytes' more -> roomFor reply >> more >>= sendPiece declared Nothing bytes'
     -- The file is read in pieces, of which the next one waits until the client takes what is there.
     sendFile status fields path part = do
       awaitWindow h s
@@ -158,15 +168,15 @@ respondWith h s request answer trailing response = case response of
             if bodiless status' || size == 0
               then False <$ whole hd []
               else (size > fromIntegral mostUnsent) <$ (sending h (sendPieces firstPiece (Just hd) range) `catch` named path)
-      when waits (ended s answer)
+      when waits (ended reply)
     -- An end-of-file error here means that the file has become shorter.
     named path e = ioError (if isEOFError e then ioeSetFileName e path else e)
     sendPieces atMost hd (FileRange fd offset size) = do
       most <- (if size > fromIntegral mostUnsent then min atMost else id) . shareOf <$> readWord (http2Senders h) 0
       bytes <- readPiece fd offset (fromIntegral (min size (fromIntegral most)))
       let left = size - fromIntegral (B.length bytes)
-      part' h s answer trailing hd [bytes] (left == 0)
-      when (left > 0) $ roomFor h s answer >> sendPieces mostUnsent Nothing (FileRange fd (offset + fromIntegral (B.length bytes)) left)
+      handOver reply hd [bytes] (left == 0)
+      when (left > 0) $ roomFor reply >> sendPieces mostUnsent Nothing (FileRange fd (offset + fromIntegral (B.length bytes)) left)
 
 -- | Read up to that many bytes of a file; this may wait for the disk.
 readPiece :: Fd -> Int64 -> Int -> IO ByteString
@@ -215,8 +225,8 @@ piecesFrom least writer = do
 
 -- | Hand over a part; the flag says that it is the last one. The first one has the head; it throws 'ResponseTwice' if
 -- another thread has responded.
-part' :: Http2 -> Stream -> Answer -> Trailing -> Maybe [Field] -> [ByteString] -> Bool -> IO ()
-part' h s answer trailing hd bytes final = do
+handOver :: Reply -> Maybe [Field] -> [ByteString] -> Bool -> IO ()
+handOver Reply {replyHttp2 = h, replyStream = s, replyAnswer = answer, replyTrailing = trailing} hd bytes final = do
   trailers <- trailersAfter trailing bytes final
   mask_ $ do
     when (isJust hd) $ claimed s answer >>= \first -> unless first (throwIO ResponseTwice)
@@ -225,12 +235,12 @@ part' h s answer trailing hd bytes final = do
     when (size > 0) (void (addWord (answerWords answer) 1 size))
     give h (Part s answer hd bytes size (if final then Just trailers else Nothing))
 
--- | 'part'', of a response without trailers.
-handOver :: Http2 -> Stream -> Answer -> Maybe [Field] -> [ByteString] -> Bool -> IO ()
-handOver h s answer = part' h s answer (Trailing Nothing)
-
 -- | What makes the trailers, if there is something.
 newtype Trailing = Trailing (Maybe (IORef TrailersMaker))
+
+-- | A response without trailers.
+untrailed :: Trailing
+untrailed = Trailing Nothing
 
 newTrailing :: Extras -> IO Trailing
 newTrailing extras = readIORef (extrasData extras) >>= fmap Trailing . mapM (newIORef . http2dataTrailers)
@@ -259,8 +269,8 @@ awaitWindow h s = do
   unless open (give h (Tell (AwaitWindow (streamId s))) >> takeMVar (streamOpened s))
 
 -- | Wait until the response may go on: until fewer bytes than the stream's share are handed over and not sent.
-roomFor :: Http2 -> Stream -> Answer -> IO ()
-roomFor h s answer = do
+roomFor :: Reply -> IO ()
+roomFor Reply {replyHttp2 = h, replyStream = s, replyAnswer = answer} = do
   most <- shareOf <$> readWord (http2Senders h) 0
   waitSent s answer ((< most) <$> readWord (answerWords answer) 1)
 
@@ -272,8 +282,8 @@ allSent s = readIORef (streamAnswer s) >>= mapM_ (within (seconds 1) . go)
     go answer = readWord (answerWords answer) 1 >>= \unsent -> unless (unsent <= 0) (takeMVar (answerSent answer) >> go answer)
 
 -- | Wait until the end was sent.
-ended :: Stream -> Answer -> IO ()
-ended s answer = waitSent s answer ((/= 0) <$> readWord (answerWords answer) 2)
+ended :: Reply -> IO ()
+ended Reply {replyStream = s, replyAnswer = answer} = waitSent s answer ((/= 0) <$> readWord (answerWords answer) 2)
 
 -- | Wait for a condition that the flusher makes true. If this is interrupted before anything was sent, the response is
 -- taken back.
@@ -383,10 +393,10 @@ collect ref flushing builder = piecesOf builder >>= go
 
 -- | Hand over what is pending, after the head. The flag says whether the body ends. After an exception the response
 -- cannot be completed.
-flush :: Http2 -> Stream -> Answer -> Trailing -> Declared -> IORef Pending -> Bool -> IO ()
-flush h s answer trailing declared ref final = do
+flush :: Reply -> Declared -> IORef Pending -> Bool -> IO ()
+flush reply declared ref final = do
   Pending hd pieces size <- readIORef ref
   account declared final size
-  part' h s answer trailing hd (reverse pieces) final
+  handOver reply hd (reverse pieces) final
   writeIORef ref (Pending Nothing [] 0)
-  unless final (roomFor h s answer)
+  unless final (roomFor reply)

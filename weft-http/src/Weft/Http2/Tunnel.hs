@@ -53,7 +53,7 @@ upgradeOf found = found {headMethod = methodGet, headFields = fields <> [("Conne
 -- the client; the application that gives it does not know WebSockets, and the client gets 501 (Not Implemented).
 respondTunnel :: Http2 -> Stream -> IO ByteString -> Extras -> Request -> Response -> IO ()
 respondTunnel h s receive extras request response = case response of
-  ResponseRaw talk _ -> newAnswerTo h s request response >>= \answer -> talking h s answer receive talk
+  ResponseRaw talk _ -> newReply h s untrailed request response >>= \reply -> talking h s reply receive talk
   _
     | statusIsSuccessful (responseStatus response) -> sendResponse h s extras request (responseLBS notImplemented501 [] "")
     | otherwise -> sendResponse h s extras request response
@@ -66,14 +66,14 @@ data Sent
   | -- | The end was handed over, or a send was interrupted.
     Over
 
-talking :: Http2 -> Stream -> Answer -> IO ByteString -> (IO ByteString -> (ByteString -> IO ()) -> IO ()) -> IO ()
-talking h s answer receive talk = do
+talking :: Http2 -> Stream -> Reply -> IO ByteString -> (IO ByteString -> (ByteString -> IO ()) -> IO ()) -> IO ()
+talking h s reply receive talk = do
   state <- newMVar (PartOfHead (Resume 0 0) B.empty)
   -- Whoever has been interrupted does not wait for a thread that sends and may never be done.
   talk receive (sendTo state) `onException` mask_ (tryTakeMVar state >>= mapM_ (end state))
   mask_ (takeMVar state >>= end state)
   begun <- isClaimed s
-  when begun (ended s answer)
+  when begun (ended reply)
   where
     -- One sends at a time: the bytes of another would come between, or in front of the head.
     sendTo state bytes = mask $ \unmask -> unless (B.null bytes) $ do
@@ -100,11 +100,11 @@ talking h s answer receive talk = do
     statusOf found = mkStatus (headStatus found) (headReason found)
     -- A tunnel has no length.
     ofUpgrade found (name, _) = headStatus found == 101 && name `elem` [hContentLength, "Sec-WebSocket-Accept"]
-    part begin bytes = handOver h s answer begin bytes False >> roomFor h s answer
+    part begin bytes = handOver reply begin bytes False >> roomFor reply
     -- What was not begun is answered as if it had not been tried.
     end state before = do
       case before of
-        Begun -> handOver h s answer Nothing [] True
+        Begun -> handOver reply Nothing [] True
         _ -> pure ()
       putMVar state Over
     failed why = ioError (userError ("Weft.Http2: " <> why))

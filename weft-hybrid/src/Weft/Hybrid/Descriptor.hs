@@ -84,7 +84,10 @@ closeDescriptor d = mask_ $ do
       -- These are plain reads, of the owner and the queues. They are not done before other threads see the mark, since
       -- 'shut' ends with an atomic read. A thread that waits enters its queue before it reads the mark ('recheck').
       owner <- readOwner d
-      forM_ (loopOf owner) $ \l -> mapM_ (wakeQueue l toLoop d) [Reading, Writing]
+      forM_ (loopOf owner) $ \l -> do
+        let wake = wakeQueue l toLoop d
+            {-# NOINLINE wake #-}
+        mapM_ wake [Reading, Writing]
       when (outcome == YoursToClose) (closeNumber d)
       pure True
 
@@ -180,7 +183,7 @@ tryOnce again o@Operation {opSource = Source d anchor _, opKind = Kind loc dir} 
           | otherwise -> failed (errnoCode eTIMEDOUT)
   where
     Fd fd = descriptorFd d
-    passOn = wakeQueue l onLoop d dir
+    passOn = wakeHere l d dir
     failed e = pure (Throw (toException (errnoError loc e)))
 
 errnoCode :: Errno -> CInt
@@ -213,7 +216,7 @@ await o@Operation {opSource = Source d _ deadline, opKind = Kind _ dir} l ctx = 
 recheck :: Loop -> Descriptor -> Direction -> IO ()
 recheck l d dir = do
   open <- isOpen d
-  unless open (wakeQueue l onLoop d dir)
+  unless open (wakeHere l d dir)
 
 -- | Join the queue.
 waitNumbered :: Int -> Operation a -> Loop -> Waiter -> IO Bool
@@ -288,7 +291,7 @@ arm l d = do
     tok = externalToken (descriptorFd d) (descriptorGeneration d)
     wanted = evtRead <> evtWrite <> evtPeerClosed <> evtUrgent
     moved = void . casOwner d (loopMoving l)
-    tryAll = mapM_ (wakeQueue l onLoop d) [Reading, Writing]
+    tryAll = mapM_ (wakeHere l d) [Reading, Writing]
     -- Threads that wait try again, and find out for themselves.
     fails = do
       moved Nobody

@@ -44,6 +44,7 @@ module Weft.Hybrid.DescriptorTable
     readQueue,
     casQueue,
     wakeQueue,
+    wakeHere,
     leaveQueue,
     joinQueue,
 
@@ -313,6 +314,12 @@ wakeQueue l place d dir = go
     each _ = pure ()
 {-# INLINE wakeQueue #-}
 
+-- | 'wakeQueue' on the loop of the calling thread. (Not inlined: it is large, and what is called often finds the
+-- direction signalled.)
+wakeHere :: Loop -> Descriptor -> Direction -> IO ()
+wakeHere l = wakeQueue l onLoop
+{-# NOINLINE wakeHere #-}
+
 -- | Put a thread at the end of a queue. 'False' if the queue is signalled.
 joinQueue :: Descriptor -> Direction -> Int -> Trace -> Waiter -> IO Bool
 joinQueue d dir n t w = go
@@ -349,8 +356,8 @@ deliver l tok evs = do
   w <- readWord (blockWords b) (slotOf d)
   when (wordGeneration w == descriptorGeneration d) $ do
     when (hides && w .&. flagHides == 0) (void (setFlags (useCount b d) flagHides))
-    when (evs `overlaps` evtRead) (wakeQueue l onLoop d Reading)
-    when (evs `overlaps` evtWrite) (wakeQueue l onLoop d Writing)
+    when (evs `overlaps` evtRead) (wakeHere l d Reading)
+    when (evs `overlaps` evtWrite) (wakeHere l d Writing)
   where
     d = describe (tokenFd tok) (tokenGeneration tok)
     hides = evs `overlaps` (evtPeerClosed <> evtHangup <> evtUrgent)
@@ -368,7 +375,7 @@ wakeAllQueues l = do
       waiting <- mapM (readBoxedArray (blockQueues b)) [2 * j, 2 * j + 1]
       let d = describe (fromIntegral (i * blockSize + j)) (wordGeneration w)
           owned = any ((`sameManager` loopManager l) . loopManager) (loopOf owner)
-      when (owned || any (hasWaiterOf l) waiting) (mapM_ (wakeQueue l onLoop d) [Reading, Writing])
+      when (owned || any (hasWaiterOf l) waiting) (mapM_ (wakeHere l d) [Reading, Writing])
     hasWaiterOf l' queue = case queue of
       Waiters _ w _ rest -> isHome l' w || hasWaiterOf l' rest
       _ -> False

@@ -63,8 +63,8 @@ import Weft.Deadline (Instant, deadlineIn)
 import Weft.FFI.Errno
 import Weft.FFI.Socket
 import Weft.Socket.Address
-import Weft.Socket.ByteString (recv)
 import Weft.Socket.Options (setSocketOption)
+import Weft.Socket.Receive (recv)
 import Weft.Socket.Types
 
 -- | A new socket. An IPv6 one also takes IPv4 until its @IPv6Only@ option is set,

@@ -27,7 +27,8 @@ maxPieces = 1024
 
 -- | Send strings one after the other by a call like sendmsg(2); on a socket of messages, all as one. The first argument
 -- names the operation in exceptions. The action runs if the operation is cut off after a part ('cutOff', for
--- connections).
+-- connections). (Not inlined: a call with up to 1024 pieces costs more than the call of a function, and each copy of the
+-- code would take GHC two seconds.)
 sendGathered :: String -> Socket -> IO () -> (CInt -> Ptr IoVec -> CInt -> IO CSsize) -> [ByteString] -> IO ()
 sendGathered loc s onCut call chunks = mask_ $ do
   -- Masked from the first part on; it is interruptible where it waits, and between parts: the strings may be computed
@@ -43,7 +44,7 @@ sendGathered loc s onCut call chunks = mask_ $ do
       let (batch, more) = splitAt maxPieces left
       sent <- sendBatch loc s call batch
       pure (null (drop (maxPieces - 1) batch), dropBytes sent batch <> more)
-{-# INLINE sendGathered #-}
+{-# NOINLINE sendGathered #-}
 
 -- | Send the first strings, or as much of them as the kernel takes at once; on a socket of messages, all as one.
 -- Returns the number of bytes taken.

@@ -89,7 +89,12 @@ onWeftWith options tls settings =
         pure $ \address host port -> dialled options {dialUpgrade = \due c -> dialUpgrade options due c >>= secured due host} address host port,
       managerTlsProxyConnection = do
         secured <- securing tls
-        pure (throughProxy options secured),
+        -- The proxy is asked by the bytes of a CONNECT; the function checks its answer.
+        pure $ \asking check server address host port ->
+          bracketOnError (connected options address host port) (connectionClose . fst) $ \(plain, taken) -> do
+            connectionWrite plain asking
+            check plain
+            fst <$> (taken >>= secured W.noDeadline server >>= adapted),
       managerWrapException = \request act -> do
         let failing = throwIO . HttpExceptionRequest request
         managerWrapException settings request $
@@ -176,20 +181,3 @@ adapted c = do
         },
       readIORef unread >>= \bytes -> writeIORef unread B.empty >> W.withReceived bytes c
     )
-
--- | TLS with a server through a proxy, which is asked by the bytes of a CONNECT and answers what the function checks.
-throughProxy ::
-  DialOptions ->
-  (W.Instant -> String -> W.Connection -> IO W.Connection) ->
-  ByteString ->
-  (Connection -> IO ()) ->
-  String ->
-  Maybe HostAddress ->
-  String ->
-  Int ->
-  IO Connection
-throughProxy options secured asking check server address host port =
-  bracketOnError (connected options address host port) (connectionClose . fst) $ \(plain, taken) -> do
-    connectionWrite plain asking
-    check plain
-    fst <$> (taken >>= secured W.noDeadline server >>= adapted)

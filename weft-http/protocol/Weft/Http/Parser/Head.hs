@@ -159,7 +159,8 @@ requestLine limits bytes base
   | byteAt bytes (afterTarget + 9) /= 13 || byteAt bytes (afterTarget + 10) /= 10 = again
   | lineEnd - base > min (limitTarget limits) (limitHead limits) = again
   | version == http11 || version == http10 || laterMinor =
-    target limits bytes base method (afterMethod + 1) afterTarget (if version == http10 then flagOld .|. isHead else isHead)
+    target bytes method (afterMethod + 1) afterTarget $ \line ->
+      fieldLines limits bytes base line lineEnd (if version == http10 then flagOld .|. isHead else isHead)
   | version == http20 && slice bytes base afterTarget == "PRI *" = Preface
   | otherwise = unsupported
   where
@@ -197,24 +198,27 @@ skipTarget bytes = go
     ok c = c > 32 && c /= 127 && c /= 35
 {-# INLINE skipTarget #-}
 
--- | Parse a target between two offsets, in one of its four forms (RFC 9112, 3.2).
-target :: Limits -> ByteString -> Int -> Method -> Int -> Int -> Flags -> Outcome
-target limits bytes base method from to !flags
+-- | The first line of a request, without its version.
+data RequestLine = RequestLine
+  { lineMethod :: !Method,
+    linePath :: !ByteString,
+    lineQuery :: !ByteString,
+    -- | The target's authority if it has one.
+    lineAuthority :: !(Maybe ByteString)
+  }
+
+-- | Parse a target between two offsets, in one of its four forms (RFC 9112, 3.2), and continue with the line.
+target :: ByteString -> Method -> Int -> Int -> (RequestLine -> Outcome) -> Outcome
+target bytes method from to continue
   | byteAt bytes from == 47 && method /= "CONNECT" = origin from
   | otherwise = otherForm
   where
-    behind = to + 11
     origin i
-      | i >= to, !path <- slice bytes from to = fieldLines limits bytes base method path B.empty Nothing behind flags
-      | byteAt bytes i == 63,
-        !path <- slice bytes from i,
-        !query <- slice bytes i to =
-        fieldLines limits bytes base method path query Nothing behind flags
+      | i >= to = continue (RequestLine method (slice bytes from to) B.empty Nothing)
+      | byteAt bytes i == 63 = continue (RequestLine method (slice bytes from i) (slice bytes i to) Nothing)
       | otherwise = origin (i + 1)
     text = slice bytes from to
-    split whole authority =
-      let (!path, !query) = C.break (== '?') whole
-       in fieldLines limits bytes base method path query authority behind flags
+    split whole authority = let (path, query) = C.break (== '?') whole in continue (RequestLine method path query authority)
     otherForm
       | method == "CONNECT" = if validAuthority text then split text (Just text) else Refused BadRequest
       | text == "*" = if method == "OPTIONS" then split text Nothing else Refused BadRequest
@@ -223,6 +227,7 @@ target limits bytes base method from to !flags
         validHost authority =
         if "/" `B.isPrefixOf` path then split path (Just authority) else split ("/" <> path) (Just authority)
       | otherwise = Refused BadRequest
+{-# INLINE target #-}
 
 -- | What follows the scheme of a target in absolute form.
 afterScheme :: ByteString -> Maybe ByteString
@@ -233,22 +238,35 @@ afterScheme text
 
 -- Fields ---------------------------------------------------------------------------------
 
--- | Parse the field lines up to the empty line (RFC 9112, 5). The arguments hold the request line's method, path and
--- query, and the authority if the target has one.
-fieldLines :: Limits -> ByteString -> Int -> Method -> ByteString -> ByteString -> Maybe ByteString -> Int -> Flags -> Outcome
-fieldLines limits bytes base method path query !authority !from0 !flags0 = go from0 0 flags0 (-1) [] Nothing Nothing Nothing Nothing
+-- | What the field lines so far say.
+data Fields = Fields
+  { seenFlags :: !Flags,
+    -- | The length of @Content-Length@, or -1.
+    seenLength :: !Int,
+    -- | The last one first.
+    seenFields :: ![Header],
+    seenHost :: !(Maybe ByteString),
+    seenRange :: !(Maybe ByteString),
+    seenReferer :: !(Maybe ByteString),
+    seenUserAgent :: !(Maybe ByteString)
+  }
+
+-- | Parse the field lines up to the empty line (RFC 9112, 5), given the offsets at which the head and the first field
+-- line begin.
+fieldLines :: Limits -> ByteString -> Int -> RequestLine -> Int -> Flags -> Outcome
+fieldLines limits bytes base !request !from0 !flags0 = go from0 0 (Fields flags0 (-1) [] Nothing Nothing Nothing Nothing)
   where
     end = B.length bytes
     !most = if limitFields limits > 0 then limitFields limits else maxBound
-    go !from !count !flags !len acc host range referer agent
+    go !from !count !seen
       | from + 1 >= end = again
       | first == 13 && byteAt bytes (from + 1) == 10 =
-        if from + 2 - base > limitHead limits then again else finish method path query authority flags len acc host range referer agent (from + 2)
-      | otherwise = line from count flags len acc host range referer agent (fieldEnds bytes from)
+        if from + 2 - base > limitHead limits then again else finish request seen (from + 2)
+      | otherwise = line from count seen (fieldEnds bytes from)
       where
         first = byteAt bytes from
         again = unusable limits bytes base from
-    line from count flags len acc host range referer agent (Ends colon valueEnd)
+    line from count seen (Ends colon valueEnd)
       | colon == from || valueEnd + 1 >= end = again
       | byteAt bytes colon /= 58 || byteAt bytes valueEnd /= 13 || byteAt bytes (valueEnd + 1) /= 10 = again
       | next - base > limitHead limits = again
@@ -256,29 +274,31 @@ fieldLines limits bytes base method path query !authority !from0 !flags0 = go fr
       | !value <- valueBetween bytes (colon + 1) valueEnd = case fieldName bytes from colon of
         Known tag name ->
           let !field = (name, value)
-              plain = go next (count + 1) flags len (field : acc) host range referer agent
-              flagged more = go next (count + 1) (flags .|. more) len (field : acc) host range referer agent
+              !flags = seenFlags seen
+              more = seen {seenFields = field : seenFields seen}
+              flagged flag = more {seenFlags = flags .|. flag}
+              continue = go next (count + 1)
            in case tag of
-                Other -> plain
+                Other -> continue more
                 Host
                   | isSet flagHost flags || not (validHost value) -> Refused BadRequest
-                  | otherwise -> go next (count + 1) (flags .|. flagHost) len (field : acc) (Just value) range referer agent
-                UserAgent -> go next (count + 1) flags len (field : acc) host range referer (Just value)
-                Referer -> go next (count + 1) flags len (field : acc) host range (Just value) agent
-                Range -> go next (count + 1) flags len (field : acc) host (Just value) referer agent
-                Connection -> flagged (connectionFlags value)
+                  | otherwise -> continue (flagged flagHost) {seenHost = Just value}
+                UserAgent -> continue more {seenUserAgent = Just value}
+                Referer -> continue more {seenReferer = Just value}
+                Range -> continue more {seenRange = Just value}
+                Connection -> continue (flagged (connectionFlags value))
                 ContentLength
-                  | len >= 0 || given < 0 -> Refused BadRequest
-                  | otherwise -> go next (count + 1) flags given (field : acc) host range referer agent
+                  | seenLength seen >= 0 || given < 0 -> Refused BadRequest
+                  | otherwise -> continue more {seenLength = given}
                   where
                     given = decimal value
                 TransferEncoding
                   | CI.mk value /= "chunked" -> Refused UnknownCoding
                   | isSet (flagCoding .|. flagOld) flags -> Refused BadRequest
-                  | otherwise -> flagged flagCoding
+                  | otherwise -> continue (flagged flagCoding)
                 Expect
-                  | isSet flagOld flags -> plain
-                  | expectsContinue value -> flagged flagExpect
+                  | isSet flagOld flags -> continue more
+                  | expectsContinue value -> continue (flagged flagExpect)
                   | otherwise -> Refused UnknownExpectation
       where
         next = valueEnd + 2
@@ -291,34 +311,35 @@ expectsContinue value = not (null members) && all (== "100-continue") members
   where
     members = filter (/= "") (map (CI.mk . trimBlanks) (C.split ',' value))
 
--- | Combine what the fields say after the empty line was read.
-finish ::
-  Method -> ByteString -> ByteString -> Maybe ByteString -> Flags -> Int -> [Header] -> Maybe ByteString -> Maybe ByteString -> Maybe ByteString -> Maybe ByteString -> Int -> Outcome
-finish method path query authority flags len acc host range referer agent behind
+-- | Combine what the lines say after the empty line was read; the offset is the one behind it.
+finish :: RequestLine -> Fields -> Int -> Outcome
+finish request seen behind
   | not (isSet (flagHost .|. flagOld) flags) = Refused BadRequest
-  | isSet flagCoding flags && len >= 0 = Refused BadRequest
+  | isSet flagCoding flags && seenLength seen >= 0 = Refused BadRequest
   | otherwise =
     Complete
       Head
-        { headMethod = method,
-          headPath = path,
-          headQuery = query,
+        { headMethod = lineMethod request,
+          headPath = linePath request,
+          headQuery = lineQuery request,
           headFlags = if framing == NoBody then flags .&. complement flagExpect else flags,
           headFraming = framing,
           headFields = maybe reversed (\a -> map (replaced a) reversed) authority,
-          headHost = maybe host Just authority,
-          headRange = range,
-          headReferer = referer,
-          headUserAgent = agent,
+          headHost = maybe (seenHost seen) Just authority,
+          headRange = seenRange seen,
+          headReferer = seenReferer seen,
+          headUserAgent = seenUserAgent seen,
           headEnd = behind
         }
   where
-    reversed = case acc of
-      [_] -> acc
-      _ -> reverse acc
+    authority = lineAuthority request
+    flags = seenFlags seen
+    reversed = case seenFields seen of
+      one@[_] -> one
+      fields -> reverse fields
     framing
       | isSet flagCoding flags = Chunked
-      | len > 0 = Sized len
+      | seenLength seen > 0 = Sized (seenLength seen)
       | otherwise = NoBody
     -- RFC 9112, 3.2.2: the target's authority replaces the field.
     replaced a field@(name, _)
