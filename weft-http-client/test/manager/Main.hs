@@ -70,7 +70,7 @@ main =
             ConnectionFailure _ -> pure ()
             _ -> assertFailure (show content),
         testCase "responseTimeout holds while the peer takes nothing, answers nothing, stops in the head and in the body" $
-          forM_ [("request", nothing), ("answer", hearRequest'), ("head", \c -> hearRequest' c >> say c "HTTP/1.1 200 OK\r\nA: b"), ("body", \c -> hearRequest' c >> say c "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhi")] $ \(phase, script) ->
+          forM_ ([("request", nothing), ("answer", hearRequest'), ("head", \c -> hearRequest' c >> say c "HTTP/1.1 200 OK\r\nA: b")] <> [("body", \c -> hearRequest' c >> say c ("HTTP/1.1 200 OK\r\nContent-Length: " <> size <> "\r\n\r\nhi")) | size <- ["9", "000000000000000000100", "+2"]]) $ \(phase, script) ->
             withPeer (\_ c -> script c >> threadDelay 80000000) $ \port ->
               forM_ [(defaultManagerSettings {managerResponseTimeout = responseTimeoutMicro 300000}, id), (defaultManagerSettings, \r -> r {responseTimeout = responseTimeoutMicro 300000})] $ \(settings, limiting) -> do
                 manager <- newManager (onWeft settings)

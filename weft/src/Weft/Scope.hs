@@ -136,14 +136,18 @@ withScopeUsing settings body = mask $ \restore -> do
     Open -> (Closing Nothing, False)
     _ -> (st, False)
   -- Not interruptible: an exception would leave threads behind. It is thrown afterwards.
-  uninterruptibleMask_ (tellAll threads >> awaitAll (scopePatience settings) (scopeOnOverdue settings) threads)
+  ended' <- try (uninterruptibleMask_ (tellAll threads >> awaitAll (scopePatience settings) (scopeOnOverdue settings) threads))
   found <- atomicModifyIORef' state (\st -> (Over, st))
-  case (found, result) of
-    (Closing (Just e), Left x)
+  case (firstOf found, ended', result) of
+    (first, Left x, _) -> mapM_ unhandled first >> throwIO (x :: SomeException)
+    (Just e, _, Left x)
       | not failed || isForeign state x -> unhandled e >> throwIO x
-    (Closing (Just e), _) -> throwIO e
-    _ -> either throwIO pure result
+    (Just e, _, _) -> throwIO e
+    (Nothing, _, _) -> either throwIO pure result
   where
+    firstOf st = case st of
+      Closing first -> first
+      _ -> Nothing
     -- Whether an asynchronous exception is another one than that of a thread which has failed.
     isForeign state x
       | Just (ChildFailed s) <- fromException x, s == state = False
@@ -234,8 +238,13 @@ ended unmask (Scope owner threads state) cancelled settle e = do
       Just ThreadKilled -> True
       _ -> False
     -- The owner may not be interruptible, and wait for this thread. If this thread is interrupted itself, the owner is
-    -- leaving already. (Unmasked, as it may have been forked uninterruptibly.)
-    interrupt = endWork threads >> unmask (throwTo owner (ChildFailed state)) `catch` \x -> const (pure ()) (x :: SomeException)
+    -- leaving, or somebody else has done it. (Unmasked, as it may have been forked uninterruptibly.)
+    interrupt = endWork threads >> reach
+    reach = unmask (throwTo owner (ChildFailed state)) `catch` \x -> const again (x :: SomeException)
+    again =
+      readIORef state >>= \st -> case st of
+        Failing _ -> reach
+        _ -> pure ()
 {-# NOINLINE ended #-}
 
 -- Note [What a fork costs]. Most of what a fork takes more than that of base is memory: the closures that the new thread
@@ -291,5 +300,5 @@ forConcurrently most xs act = do
 forConcurrently_ :: Foldable t => Int -> t a -> (a -> IO b) -> IO ()
 forConcurrently_ most xs act = withScope $ \scope -> do
   left <- newIORef (toList xs)
-  let worker = atomicModifyIORef' left (\rest -> (drop 1 rest, take 1 rest)) >>= mapM_ (\x -> act x >> worker)
+  let worker = atomicModifyIORef' left (\rest -> (drop 1 rest, take 1 rest)) >>= mapM_ (\x -> act x `onException` writeIORef left [] >> worker)
   replicateM_ (length (take (max 1 most) (toList xs))) (fork scope worker)

@@ -23,13 +23,13 @@ import System.FilePath ((</>))
 import Test.Tasty
 import Test.Tasty.HUnit
 import Weft.Duration
-import Weft.Test.Descriptors (openCount, openCountAfter)
-import Weft.Timer (sleep)
 import Weft.Http.Client
 import Weft.Http2 hiding (ErrorCode (..), connectionPreface)
 import Weft.Http2.Frame
 import Weft.Pool (PoolCounts (..))
 import Weft.Scope (forConcurrently, forkDaemon, withScope)
+import Weft.Test.Descriptors (openCount, openCountAfter)
+import Weft.Timer (sleep)
 import Weft.Tls (TlsClientSettings (..), Trust (..), defaultTlsClientSettings)
 import Weft.Transport (Listener (..), Transport (..), connClose, deadlineIn, socketTransport)
 

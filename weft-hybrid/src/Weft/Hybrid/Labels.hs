@@ -19,7 +19,7 @@ labelled :: Thread -> String -> IO ()
 labelled t name = do
   before <- readRef (threadLabel t)
   writeRef (threadLabel t) name
-  when (null before) (reportDeadlock t)
+  when (null before && not (null name)) (reportDeadlock t)
 
 -- | Report the thread when the reference to its state is garbage: everything that can wake the thread refers to it, and
 -- so does the thread's own context.
@@ -28,10 +28,11 @@ reportDeadlock t = whenGarbage (threadState t) $ do
   state <- readRef (threadState t)
   stopped <- peekWord (schedulerStop (threadScheduler t)) 0
   case state of
-    Waiting {} | stopped == 0 -> do
+    Waiting n _ _ _ | stopped == 0 -> do
       name <- readRef (threadLabel t)
       contained (schedulerOnDeadlock (threadScheduler t) name)
       reportDeadlock t
       place <- placeIn (threadScheduler t)
-      throwTo place t (toException BlockedIndefinitelyOnMVar)
+      -- Another thread that was found with it may have woken it meanwhile.
+      throwInWait n place t (toException BlockedIndefinitelyOnMVar)
     _ -> pure ()

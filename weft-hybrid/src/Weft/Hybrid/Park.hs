@@ -44,6 +44,7 @@ module Weft.Hybrid.Park
 
     -- * Exceptions from elsewhere
     throwTo,
+    throwInWait,
     takePending,
     retract,
     awaitException,
@@ -339,16 +340,12 @@ lost (Candidate (Waiter ctx n) leaveQueue) = schedulerOf number >>= maybe (pure 
         name <- readRef (threadLabel t)
         state <- readRef (threadState t)
         case state of
-          Waiting m _ _ _ | m == n -> if null name then False <$ throwWhere (inWait n) place t blocked else pure True
+          Waiting m _ _ _ | m == n -> if null name then False <$ throwInWait n place t blocked else pure True
           _ -> pure False
       Anonymous -> fmap (const False) . when (contextMask ctx < Uninterruptible) $ do
         mine <- leaveQueue place
         when mine (place (uninterruptibly ctx) (\() -> Throw blocked))
     -- In this wait or not at all: a thread that was found with it may just have handled its own exception, and woken it.
-    -- And not later, if the wait is uninterruptible.
-    inWait n' state = case state of
-      Waiting m _ c _ -> m == n' && contextMask c < Uninterruptible
-      _ -> False
     blocked = toException BlockedIndefinitelyOnMVar
 
 -- Exceptions from elsewhere -------------------------------------------------------------
@@ -358,6 +355,12 @@ lost (Candidate (Waiter ctx n) leaveQueue) = schedulerOf number >>= maybe (pure 
 -- on a thread that has ended.
 throwTo :: Place -> Thread -> SomeException -> IO ()
 throwTo = throwWhere (const True)
+
+-- | 'throwTo' as long as the thread is in the wait of that number, and this is interruptible.
+throwInWait :: Int -> Place -> Thread -> SomeException -> IO ()
+throwInWait n = throwWhere $ \state -> case state of
+  Waiting m _ ctx _ -> m == n && contextMask ctx < Uninterruptible
+  _ -> False
 
 -- | 'throwTo', as long as the thread is in such a state.
 throwWhere :: (ThreadState -> Bool) -> Place -> Thread -> SomeException -> IO ()

@@ -90,8 +90,8 @@ module Weft.Hybrid.Scope
 where
 
 import Control.Exception (AsyncException (ThreadKilled), BlockedIndefinitelyOnMVar (..), Exception (..), SomeAsyncException (..), SomeException, asyncExceptionFromException, asyncExceptionToException)
-import Control.Monad (replicateM_, unless, void)
-import Control.Monad.Catch (mask, throwM, try, uninterruptibleMask_)
+import Control.Monad (replicateM_, unless, void, when)
+import Control.Monad.Catch (mask, onException, throwM, try, uninterruptibleMask_)
 import Data.Foldable (toList)
 import Data.Maybe (isJust)
 import Weft.Core.Boundary (contained)
@@ -102,12 +102,12 @@ import Weft.Hybrid.Park (onLoop, retract)
 import qualified Weft.Hybrid.Park as Park
 import Weft.Hybrid.Scope.Threads
 import Weft.Hybrid.Thread (myThread, throwTo)
-import Weft.Hybrid.Trace (Loop (..), Scheduler (..), Thread, Trace (..))
+import Weft.Hybrid.Trace (Loop (..), Mask (..), Scheduler (..), Thread (..), ThreadState (..), Trace (..), contextMask)
 import Weft.Scope.Types
 import Weft.Sys (Ref, newRef, readRef, swapRef, updateRef, writeRef)
 
--- | A scope: its owner, its threads, and how far it has come. Hybrid threads of any loop may use it, also after its end:
--- nothing can be forked in it then.
+-- | A scope: its owner, its threads, and how far it has come. Hybrid threads of any loop of the owner's scheduler may
+-- use it, also after its end: nothing can be forked in it then.
 data Scope = Scope !Thread !Threads !(Ref State)
 
 -- | Changed atomically, by threads that fail and by the owner:
@@ -144,28 +144,33 @@ withScope = withScopeUsing defaultScopeSettings
 
 -- | 'withScope' with other settings. 'scopeOnOverdue' runs on the loop's thread and must not block.
 withScopeUsing :: ScopeSettings -> (Scope -> Hybrid a) -> Hybrid a
-withScopeUsing settings body = mask $ \restore -> do
-  owner <- myThread
-  threads <- nonBlocking newThreads
-  state <- nonBlocking (newRef Open)
-  result <- try (restore (body (Scope owner threads state)) <* awaitWork threads)
-  -- Not interruptible: an exception would leave threads behind. It is thrown afterwards.
-  (failed, ended') <- uninterruptibleMask_ $ do
-    before <- nonBlocking (updateRef state left)
-    ended' <- try (tellAll threads >> awaitAll (scopePatience settings) (scopeOnOverdue settings) threads)
-    failed <- case before of
-      Failing _ sent -> True <$ awaitFlag sent
-      _ -> pure False
-    -- The collector may have found a deadlock of this thread meanwhile, with one of a thread that it waited for.
-    nonBlocking (retract owner (\e -> isOwn state e || isDeadlock e))
-    pure (failed, ended')
-  found <- nonBlocking (swapRef state Over)
-  case (firstOf found, ended', result) of
-    (first, Left x, _) -> mapM_ unhandled first >> throwM (x :: SomeException)
-    (Just e, _, Left x)
-      | not failed || isForeign state x -> unhandled e >> throwM x
-    (Just e, _, _) -> throwM e
-    (Nothing, _, _) -> either throwM pure result
+withScopeUsing settings body =
+  call (\_ ctx k -> pure $! k (contextMask ctx)) >>= \outside -> mask $ \restore -> do
+    owner <- myThread
+    threads <- nonBlocking newThreads
+    state <- nonBlocking (newRef Open)
+    result <- try (restore (body (Scope owner threads state)) <* awaitWork threads)
+    -- Not interruptible: an exception would leave threads behind. It is thrown afterwards.
+    (failed, ended') <- uninterruptibleMask_ $ do
+      before <- nonBlocking (updateRef state left)
+      ended' <- try (tellAll threads >> awaitAll (scopePatience settings) (scopeOnOverdue settings) threads)
+      failed <- case before of
+        Failing _ sent -> True <$ awaitFlag sent
+        _ -> pure False
+      -- The collector may have found a deadlock of this thread meanwhile, with one of a thread that it waited for.
+      nonBlocking (retract owner (\e -> isOwn state e || isDeadlock e))
+      pure (failed, ended')
+    found <- nonBlocking (swapRef state Over)
+    case (firstOf found, ended', result) of
+      (first, Left x, _) -> mapM_ unhandled first >> throwM (x :: SomeException)
+      (Just e, _, Left x)
+        | not failed || isForeign state x -> unhandled e >> throwM x
+      (Just e, _, _) -> do
+        -- One from elsewhere, which has come during that wait, takes its place as soon as it is let in.
+        overtaken <- nonBlocking (isInterrupted owner)
+        when (overtaken && outside == Unmasked) (unhandled e)
+        throwM e
+      (Nothing, _, _) -> either throwM pure result
   where
     left st = case st of
       Open -> Closing Nothing
@@ -177,6 +182,11 @@ withScopeUsing settings body = mask $ \restore -> do
     isOwn state x = case fromException x of
       Just (ChildFailed s) -> s == state
       Nothing -> False
+    isInterrupted t = do
+      st <- readRef (threadState t)
+      pure $ case st of
+        Active _ (_ : _) -> True
+        _ -> False
     isDeadlock x = isJust (fromException x :: Maybe BlockedIndefinitelyOnMVar)
     -- Whether an asynchronous exception is another one than that of a thread which has failed.
     isForeign state x = not (isOwn state x) && isAsynchronous x
@@ -218,7 +228,7 @@ taskThread = taskId
 fork :: Scope -> Hybrid a -> Hybrid (Task a)
 fork = forkUsing work
 
--- | 'fork' on the given loop of the scheduler, modulo their number. The thread begins there; loops that are idle take
+-- | 'fork' on the given loop of the scheduler, modulo their number. The thread is put there; loops that are idle take
 -- threads from others.
 forkOn :: Int -> Scope -> Hybrid a -> Hybrid (Task a)
 forkOn c = forkUsing work {childPlace = On c}
@@ -337,5 +347,5 @@ forConcurrently most xs act = do
 forConcurrently_ :: Foldable t => Int -> t a -> (a -> Hybrid b) -> Hybrid ()
 forConcurrently_ most xs act = withScope $ \scope -> do
   left <- nonBlocking (newRef (toList xs))
-  let worker = nonBlocking (updateRef left (drop 1)) >>= mapM_ (\x -> act x >> worker) . take 1
+  let worker = nonBlocking (updateRef left (drop 1)) >>= mapM_ (\x -> act x `onException` nonBlocking (swapRef left []) >> worker) . take 1
   replicateM_ (length (take (max 1 most) (toList xs))) (fork scope worker)

@@ -159,6 +159,19 @@ tests loops scheduler =
             | Just (Own 6) <- E.fromException e -> pure ()
             | Just E.ThreadKilled <- E.fromException e -> assertBool (show said) (all ((== show (Own 6)) . snd) said)
           other -> assertFailure (show other),
+      testCase "an exception of a thread is reported if the owner is killed while it waits for the end" . finishes "killed" . replicateM_ (times 50) $ do
+        (r, said) <- reporting $ \s -> runIn s $ do
+          [begun, cleaning, gate] <- replicateM 3 newEmptyMVar
+          (owner, r) <- elsewhere 0 . withScope $ \scope -> do
+            _ <- fork scope ((putMVar begun () >> sleep (seconds 60)) `finally` (putMVar cleaning () >> takeMVar gate))
+            _ <- fork scope (takeMVar begun >> throwM (Own 1) :: Hybrid ())
+            sleep (seconds 60)
+          takeMVar cleaning
+          killThread owner
+          putMVar gate ()
+          r
+        either show (const "") r @?= show E.ThreadKilled
+        said @?= [(Nothing, show (Own 1))],
       test "masked threads are awaited; all others are told meanwhile" $ do
         [entered, gate] <- replicateM 2 newEmptyMVar
         told <- new (0 :: Int)

@@ -70,7 +70,7 @@ import Weft.OpenFlow.Lldp
 import Weft.OpenFlow.Message (Role (..))
 import Weft.OpenFlow.Topology
 import Weft.OpenFlow.Types
-import Weft.Scope (withScope)
+import Weft.Scope (forConcurrently_, withScope)
 import Weft.Timer (sleep, within)
 
 -- | This controller's membership of a cluster.
@@ -250,19 +250,22 @@ round' cluster c = do
     -- The next round must renew the lease in time, and elects the others.
     began <- currentMillis
     let quarter = fromIntegral (clusterLease (clusterOptions cluster) * 1000 `div` roundsOfLease)
-        inTime [] = pure ()
-        inTime (d : ds) = do
-          (role, generation) <- elect cluster d
-          when (role == RoleMaster) (setRole c d role generation)
+        inTime d = do
           now <- currentMillis
-          when (now - began < quarter) (inTime ds)
-    inTime [d | d <- connected, Map.notMember d masters || d `Set.member` Set.fromList (claimed <> asleep)]
+          when (now - began < quarter) $ do
+            (role, generation) <- elect cluster d
+            when (role == RoleMaster) (setRole c d role generation)
+    forConcurrently_ electionsAtOnce [d | d <- connected, Map.notMember d masters || d `Set.member` Set.fromList (claimed <> asleep)] inTime
     let views = [(name, e) | e <- entries, Just name <- [B.stripPrefix "view/" (entryKey e)]]
     merge cluster c revision (Map.keysSet masters) [view | (name, e) <- views, isNothing (partOf own name), Right view <- [eitherDecodeStrict (entryValue e)]]
     share cluster c (Map.fromList [(part, e) | (name, e) <- views, Just part <- [partOf own name]])
   where
     -- The part of our view that a key is for.
     partOf own name = B.stripPrefix (own <> "/") name >>= \part -> if B.elem '/' part then Nothing else Just part
+
+-- | How many switches that have no master a round elects at once.
+electionsAtOnce :: Int
+electionsAtOnce = 32
 
 -- | Use the key of LLDP frames that is in etcd. The first controller that looks for it writes its own there.
 shareLldpKey :: Cluster -> Controller -> IO ()
@@ -338,7 +341,7 @@ enrol cluster = do
     Nothing -> pure (Just lease)
     Just other
       -- The reply to its creation or to a renewal was lost.
-      | other `elem` before -> Just lease <$ putKey etcd lease (nameKey cluster) B.empty
+      | other == lease || other `elem` before -> Just lease <$ putKey etcd lease (nameKey cluster) B.empty
       | otherwise -> pure Nothing
   where
     etcd = clusterEtcd cluster

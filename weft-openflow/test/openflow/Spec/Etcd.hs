@@ -70,6 +70,7 @@ faults =
       case' "sends a byte now and then" (\_ c _ -> sendAll c "HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n{" >> forever (sendAll c " " >> threadDelay 50000)) "etcd did not answer a request within 3.0 s (receiving the response)",
       case' "ends the connection" (\_ c _ -> shutdown c ShutdownBoth) "etcd does not answer: waiting for the response: the connection ended without a response",
       case' "ends the connection within an answer" (\_ c _ -> sendAll c "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{" >> shutdown c ShutdownBoth) "etcd's answer was not understood: receiving the response: the connection ended before the response did",
+      case' "ends a connection, and answers on the next one" (\n c _ -> if even n then shutdown c ShutdownBoth else sendAll c (answer "503 Service Unavailable" "{\"error\":\"etcdserver: no leader\",\"code\":14}")) "etcd answered 503 Service Unavailable: etcdserver: no leader",
       case' "speaks another protocol" (\_ c _ -> sendAll c "SSH-2.0-OpenSSH_9.2p1\r\n") "etcd's answer was not understood: waiting for the response: the server does not speak HTTP",
       case' "answers without JSON" (\_ c _ -> sendAll c (answer "200 OK" "<html>")) "etcd's answer was not understood: ",
       case' "answers with other JSON" (\_ c _ -> sendAll c (answer "200 OK" "[1]")) "etcd's answer was not understood: ",

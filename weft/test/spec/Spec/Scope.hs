@@ -160,6 +160,27 @@ tests =
         r <- awaitCatch task
         either fromException (const Nothing) r @?= Just (Own 5)
         eventually "it is reported" ((== [show (Own 5)]) <$> said),
+      test "the exception of a thread is reported if the question about those that do not end throws" . keepingHandler $ do
+        [entered, gate] <- replicateM 2 newEmptyMVar
+        let asking = defaultScopeSettings {scopePatience = milliseconds 1, scopeOnOverdue = \_ -> throwIO (Own 8)}
+        (r, said) <- uncaught . try . withScopeUsing asking $ \scope -> do
+          _ <- forkDaemon scope (uninterruptibleMask_ (putMVar entered () >> readMVar gate))
+          takeMVar entered
+          _ <- fork scope (throwIO (Own 1) :: IO ())
+          sleep (seconds 60)
+        r @?= Left (Own 8)
+        eventually "it is reported" ((== [show (Own 1)]) <$> said)
+        putMVar gate (),
+      test "a thread that is cancelled while it interrupts the owner goes on with it" . replicateM_ (times 50) $ do
+        r <- try . withScope $ \scope -> do
+          mask_ $ do
+            task <- fork scope (throwIO (Own 6) :: IO ())
+            _ <- uninterruptibleMask_ (awaitCatch task)
+            -- It waits until this thread can be interrupted.
+            replicateM_ 20 yield
+            uninterruptibleMask_ (cancelTask task)
+          sleep (seconds 60)
+        r @?= Left (Own 6),
       test "nothing can be forked after the end" $ do
         scope <- withScope pure
         r <- try (fork scope (pure ()) >>= await)

@@ -37,6 +37,7 @@ import Control.Monad (unless)
 import Data.ByteString (ByteString)
 import qualified Data.ByteString as B
 import qualified Data.ByteString.Char8 as C
+import Data.Char (isDigit)
 import Data.IORef
 import Data.String (fromString)
 import Network.HTTP.Client
@@ -118,12 +119,16 @@ content request e
 bodyLength :: [Header] -> Maybe Int
 bodyLength = go Nothing
   where
-    go known [] = known >>= C.readInt . B.take 18 >>= \(n, rest) -> if B.null rest && n >= 0 then Just n else Nothing
+    go known [] = known >>= decimal
     go known ((name, value) : more)
       | name == hContentLength = go (known <|> Just value) more
       | name == hContentEncoding || name == transferEncoding = Nothing
       | otherwise = go known more
     transferEncoding = fromString "Transfer-Encoding"
+    -- Without a sign, and short enough for an 'Int': of others it is not certain how @http-client@ reads them.
+    decimal text
+      | B.length text <= 18 && C.all isDigit text = fst <$> C.readInt text
+      | otherwise = Nothing
 
 -- | Read a body of a known length by the first action, and by the second one when all of it has been read: the end is
 -- then known to @http-client@ too, and is told without waiting. Without a length, by the first action.

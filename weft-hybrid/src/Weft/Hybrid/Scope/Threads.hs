@@ -33,7 +33,7 @@ import Weft.Hybrid.Park hiding (Waiter)
 import Weft.Hybrid.Trace hiding (Waiter)
 import Weft.Scope.Types (Child (..), Kind (..), Overdue (..))
 import qualified Weft.Scope.Types as Scope
-import Weft.Sys (Ref, newRef, now, readBoxedArray, readRef, sizeBoxedArray, updateRef, writeRef)
+import Weft.Sys (Ref, newRef, now, readBoxedArray, readRef, sizeBoxedArray, swapRef, updateRef)
 
 -- | A set of threads. Changed atomically ('change'), by its threads as they end, by those that start threads in it, and
 -- by its owner.
@@ -123,7 +123,7 @@ startThread l ctx threads (Child kind place name) run = do
                   extraThread = Known t
                 }
       -- Nobody else watches it before it has begun.
-      writeRef (threadWatchers t) (Watchers (IntMap.singleton ownKey (Hears (const (over t n)))))
+      _ <- swapRef (threadWatchers t) (Watchers (IntMap.singleton ownKey (Hears (const (over t n)))))
       mapM_ (labelled t) name
       case place of
         Scope.Here -> onLoop l inner (runBody run)

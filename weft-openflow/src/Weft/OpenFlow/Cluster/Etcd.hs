@@ -68,6 +68,8 @@ import Weft.Transport (Connection, Instant, deadlineIn, timeoutError, untilDeadl
 -- | How etcd is asked.
 data Etcd = Etcd
   { etcdClient :: !Client,
+    -- | That of requests about leases, which do not stand in the line of others.
+    etcdLeases :: !Client,
     -- | The time limit of a request at an endpoint, with a log-in that it may need.
     etcdLimit :: !Duration,
     -- | The endpoint that answered last comes first. Changed atomically by any thread.
@@ -107,10 +109,10 @@ instance Exception Refusal
 -- | Run an action with a client for the endpoints of these settings. The time limit of a request applies to each
 -- endpoint. At the end all connections are closed.
 withEtcd :: Duration -> ClusterSettings -> (Etcd -> IO a) -> IO a
-withEtcd least settings act = withClient options $ \client -> do
+withEtcd least settings act = withClient options $ \client -> withClient options {clientMostPerServer = 2} $ \leases -> do
   endpoints <- newIORef [Endpoint url (parseUrl url) | url <- clusterEndpoints settings]
   user <- forM (clusterUser settings) (\user -> (,) user <$> newMVar Nothing)
-  act (Etcd client limit endpoints user)
+  act (Etcd client leases limit endpoints user)
   where
     limit = max (milliseconds 1) least
     options =
@@ -127,7 +129,7 @@ withEtcd least settings act = withClient options $ \client -> do
         }
 
 -- | The maximum number of connections to an endpoint. When thousands of switches connect at once, each of them is a
--- request, and those that find no connection wait for one.
+-- request, and those that find no connection wait for one, as long as a request may take.
 mostConnections :: Int
 mostConnections = 64
 
@@ -148,14 +150,17 @@ connectWith settings due url = dialConnection options due (Host (urlHost url) (u
 
 -- | Send a request to the endpoints in turn, until one answers.
 call :: Etcd -> ByteString -> Value -> (Object -> Parser a) -> IO a
-call etcd rpc body parser = readIORef (etcdEndpoints etcd) >>= go []
+call etcd = callBy (etcdClient etcd) etcd
+
+callBy :: Client -> Etcd -> ByteString -> Value -> (Object -> Parser a) -> IO a
+callBy client etcd rpc body parser = readIORef (etcdEndpoints etcd) >>= go []
   where
     go failed [] = throwIO (EtcdError (unwords (reverse failed)))
     go failed (endpoint@(Endpoint name address) : rest) = do
       r <- try $ do
         url <- either (throwIO . EtcdError) pure address
         due <- deadlineIn (etcdLimit etcd)
-        withToken etcd due url (\token -> post etcd due token url rpc body parser)
+        withToken etcd due url (\token -> post (Post client due token url) rpc body parser)
       case r of
         Right a -> do
           -- The others follow, in any order.
@@ -169,21 +174,32 @@ call etcd rpc body parser = readIORef (etcdEndpoints etcd) >>= go []
 tooSlow :: Etcd -> String -> String
 tooSlow etcd phase = "etcd did not answer a request within " <> show (toSeconds (etcdLimit etcd)) <> " s (" <> phase <> ")"
 
+-- | By whom a request is sent, until when, with which token, and to which endpoint.
+data Post = Post !Client !Instant !(Maybe Token) !Url
+
 -- | Send one request to one endpoint, before the deadline. (Redirects are not followed: another server must not get the
 -- password or the token.)
-post :: Etcd -> Instant -> Maybe Token -> Url -> ByteString -> Value -> (Object -> Parser a) -> IO a
-post etcd due token url rpc body parser = do
+--
+-- It is sent once more if the connection ends without an answer: an endpoint, or a proxy before it, may have ended a
+-- kept one at that moment. All requests may come twice, as those that another endpoint gets do.
+post :: Post -> ByteString -> Value -> (Object -> Parser a) -> IO a
+post (Post client due token url) rpc body parser = do
   answer <-
-    request (etcdClient etcd) due $
-      Request
-        { requestMethod = methodPost,
-          requestUrl = url {urlPath = BC.dropWhileEnd (== '/') (urlPath url) <> rpc},
-          requestFields = (hContentType, "application/json") : [(hAuthorization, T.encodeUtf8 t) | Just t <- [token]],
-          requestBody = BytesBody (L.toStrict (encode body))
-        }
+    send `catch` \e -> case errorCause e of
+      NoAnswer _ -> send
+      _ -> throwIO e
   if statusIsSuccessful (answerStatus answer)
     then either (throwIO . EtcdError . notUnderstood) pure (eitherDecodeStrict (answerBody answer) >>= parseEither (withObject "an answer" parser))
     else throwIO (Refusal (answerStatus answer) (answerBody answer))
+  where
+    send =
+      request client due $
+        Request
+          { requestMethod = methodPost,
+            requestUrl = url {urlPath = BC.dropWhileEnd (== '/') (urlPath url) <> rpc},
+            requestFields = (hContentType, "application/json") : [(hAuthorization, T.encodeUtf8 t) | Just t <- [token]],
+            requestBody = BytesBody (L.toStrict (encode body))
+          }
 
 -- | Run a request with the token, if there is a user. If the endpoint refuses it, log in again and run the request once
 -- more: of a request that was refused etcd has done nothing.
@@ -205,7 +221,7 @@ withToken etcd due url act = case etcdUser etcd of
       within left io >>= maybe (throwIO (EtcdError (tooSlow etcd "logging in"))) pure
     logIn user = do
       password <- etcdUserPassword user
-      r <- try (post etcd due Nothing url "/v3/auth/authenticate" (object ["name" .= etcdUserName user, "password" .= password]) (.: "token"))
+      r <- try (post (Post (etcdClient etcd) due Nothing url) "/v3/auth/authenticate" (object ["name" .= etcdUserName user, "password" .= password]) (.: "token"))
       case r of
         Left e@(Refusal _ _) -> throwIO (EtcdError ("the log-in of user " <> show (etcdUserName user) <> " failed: " <> refusal e))
         Right token -> pure token
@@ -293,11 +309,11 @@ unbase64 o name = do
 
 -- | Create a lease of that many seconds.
 grant :: Etcd -> Int -> IO Lease
-grant etcd ttl = call etcd "/v3/lease/grant" (object ["TTL" .= show ttl]) (.: "ID")
+grant etcd ttl = callBy (etcdLeases etcd) etcd "/v3/lease/grant" (object ["TTL" .= show ttl]) (.: "ID")
 
 -- | Renew a lease. 'False' if it has expired.
 keepAlive :: Etcd -> Lease -> IO Bool
-keepAlive etcd lease = call etcd "/v3/lease/keepalive" (object ["ID" .= lease]) $ \o -> do
+keepAlive etcd lease = callBy (etcdLeases etcd) etcd "/v3/lease/keepalive" (object ["ID" .= lease]) $ \o -> do
   result <- o .: "result"
   (> 0) <$> number result "TTL"
 
