@@ -5,7 +5,7 @@
 --
 -- __Deadlocks.__ Only the object that a parked thread waits for refers to it. When that object
 -- is garbage, nothing can wake the thread, and it is garbage too. If the thread has handlers or an identity,
--- 'BlockedIndefinitelyOnMVar' is raised in it, so that its handlers run. If it has a label, it is also
+-- @BlockedIndefinitelyOnMVar@ is raised in it, so that its handlers run. If it has a label, it is also
 -- reported ('Weft.Hybrid.Scheduler.settingsOnDeadlock'). As with GHC's threads, this happens at a garbage collection.
 --
 -- @since 0.1.0
