@@ -29,7 +29,9 @@ libraryTests =
         "gone while a program runs that was started meanwhile",
         "over HTTP/2, by python3-h2",
         "a browser: fetch, connections kept, WebSockets",
-        "a browser over TLS"
+        "a browser over TLS",
+        "a browser, through the reverse proxy",
+        "a browser over TLS, through the reverse proxy"
       ]
     ),
     ( "http-client",

@@ -41,8 +41,10 @@ tests =
     ("through the reverse proxy: messages of any kind, refusals and ends", proxied),
     ("gone while a program runs that was started meanwhile", gone),
     ("over HTTP/2, by python3-h2", tunnelled),
-    ("a browser: fetch, connections kept, WebSockets", withFolder (browsed Nothing)),
-    ("a browser over TLS", withFolder $ \folder -> certificate folder >>= \pair -> browsed (Just pair) folder)
+    ("a browser: fetch, connections kept, WebSockets", withFolder (browsed False Nothing)),
+    ("a browser over TLS", withFolder $ \folder -> certificate folder >>= \pair -> browsed False (Just pair) folder),
+    ("a browser, through the reverse proxy", withFolder (browsed True Nothing)),
+    ("a browser over TLS, through the reverse proxy", withFolder $ \folder -> certificate folder >>= \pair -> browsed True (Just pair) folder)
   ]
 
 -- | A server with that time for its clients: its port, and how many connections it has.
@@ -160,9 +162,10 @@ tunnelled = serving 20 $ \port connections -> do
 
 -- Browsers -------------------------------------------------------------------------------
 
--- | A page that fetches, posts, and talks by WebSockets, and says what came of it by asking for a path.
-browsed :: Maybe (FilePath, FilePath) -> FilePath -> Assertion
-browsed pair folder = do
+-- | A page that fetches, posts, and talks by WebSockets, and says what came of it by asking for a path. With or without
+-- the reverse proxy before the application.
+browsed :: Bool -> Maybe (FilePath, FilePath) -> FilePath -> Assertion
+browsed behindProxy pair folder = do
   needProgram "chromium"
   tls <- mapM (uncurry loadTls) pair
   seen <- newIORef []
@@ -176,7 +179,11 @@ browsed pair folder = do
           ["echo"] -> strictRequestBody request >>= respond . responseLBS ok200 [(hContentType, "application/octet-stream")]
           ["number", n] -> respond (responseLBS ok200 [] (LC.pack (show n)))
           _ -> respond (responseLBS ok200 [] "")
-  withServerWith defaultOptions {optionTls = tls} settings app $ \server -> do
+      fronting act
+        | behindProxy = withServer (setOnException (\_ _ -> pure ()) (setHost "127.0.0.1" (setPort 0 defaultSettings))) app $ \behind ->
+          withProxy defaultProxySettings [Url "127.0.0.1" (show (portIn (serverAddress behind))) Nothing "/" False] act
+        | otherwise = act app
+  fronting $ \front -> withServerWith defaultOptions {optionTls = tls} settings front $ \server -> do
     let address = maybe "http" (const "https") pair <> "://localhost:" <> show (portIn (serverAddress server)) <> "/"
         reported = filter ("/done/" `C.isPrefixOf`) . nub <$> readIORef seen
         go = reported >>= \found -> if null found then threadDelay 50000 >> go else pure found
@@ -185,8 +192,8 @@ browsed pair folder = do
         (timeout 90000000 go >>= maybe (assertFailure "the page reported nothing in 90 s") pure)
           `finally` (interruptProcessGroupOf process >> waitForProcess process)
     found @?= ["/done/100/1000000/" <> maybe "http%2F1.1" (const "h2") pair <> "/text/65536/1001/closed4000"]
-    -- Over a connection of HTTP/2 that is there, Chromium's WebSockets are of RFC 8441.
-    readIORef upgraded >>= (@?= [maybe http11 (const http20) pair]) . nub
+    -- Over a connection of HTTP/2 that is there, Chromium's WebSockets are of RFC 8441. The proxy's are of HTTP/1.1.
+    readIORef upgraded >>= (@?= [if behindProxy then http11 else maybe http11 (const http20) pair]) . nub
     -- 100 fetches one after the other need no connection each.
     connections <- readIORef opened
     unless (connections < 20) (assertFailure (show connections <> " connections"))
